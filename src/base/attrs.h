@@ -1,0 +1,16 @@
+/* attrs.h - the only place for compiler extensions. */
+#ifndef CALLA_BASE_ATTRS_H
+#define CALLA_BASE_ATTRS_H
+
+#if defined(__GNUC__) || defined(__clang__)
+#define ATTR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define ATTR_ALIGNED(n)        __attribute__((aligned(n)))
+#define ATTR_UNUSED            __attribute__((unused))
+#define ATTR_NODISCARD         __attribute__((warn_unused_result))
+#define LIKELY(x)              __builtin_expect(!!(x), 1)
+#define UNLIKELY(x)            __builtin_expect(!!(x), 0)
+#else
+#error "calla needs GCC or Clang"
+#endif
+
+#endif

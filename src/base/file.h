@@ -1,0 +1,29 @@
+/* file.h - read-only file mappings and whole small files.
+ *
+ * Owns:    a filemap owns its mapping; filemap_close() ends every pointer into it.
+ * Errors:  sentences name the file.
+ */
+#ifndef CALLA_BASE_FILE_H
+#define CALLA_BASE_FILE_H
+
+#include "base/error.h"
+
+typedef struct filemap {
+    const uint8_t *data; /* NULL for an empty file */
+    uint64_t size;
+} filemap;
+
+/* Maps a regular file read-only. A folder, a device or a FIFO is refused. */
+calla_status filemap_open(filemap *map, const char *path, calla_error *err);
+void filemap_close(filemap *map); /* zeroed struct is fine */
+
+/* Reads a whole regular file of at most max_bytes. *data: mem_free(), NUL-terminated. */
+calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t *n,
+                       calla_error *err);
+
+bool file_exists(const char *path); /* a regular file, links followed */
+
+/* "dir/name" in fresh memory (mem_free), or NULL. */
+char *path_join(const char *dir, const char *name);
+
+#endif

@@ -1,0 +1,532 @@
+#include "base/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yajl/yajl_parse.h>
+
+#define DEPTH_DEFAULT 64u
+#define NODES_DEFAULT 16000000u
+
+/* ---- Events ---- */
+
+typedef struct sax_state {
+    const json_sax *sax;
+    const char *fault; /* limit that was hit, or NULL */
+    uint32_t depth, max_depth;
+    uint64_t n_nodes, max_nodes;
+} sax_state;
+
+static int sax_node(sax_state *s)
+{
+    if (s->n_nodes == s->max_nodes) {
+        s->fault = "more values than the limit";
+        return 0;
+    }
+    s->n_nodes++;
+    return 1;
+}
+
+static int sax_open(sax_state *s)
+{
+    if (!sax_node(s)) return 0;
+    if (s->depth == s->max_depth) {
+        s->fault = "nesting deeper than the limit";
+        return 0;
+    }
+    s->depth++;
+    return 1;
+}
+
+static int on_null(void *p)
+{
+    sax_state *s = p;
+    return sax_node(s) && (s->sax->on_null == NULL || s->sax->on_null(s->sax->ctx));
+}
+
+static int on_bool(void *p, int v)
+{
+    sax_state *s = p;
+    return sax_node(s) && (s->sax->on_bool == NULL || s->sax->on_bool(s->sax->ctx, v != 0));
+}
+
+static int on_number(void *p, const char *t, size_t n)
+{
+    sax_state *s = p;
+    return sax_node(s) && (s->sax->on_number == NULL || s->sax->on_number(s->sax->ctx, t, n));
+}
+
+static int on_string(void *p, const unsigned char *t, size_t n)
+{
+    sax_state *s = p;
+    return sax_node(s) &&
+           (s->sax->on_string == NULL || s->sax->on_string(s->sax->ctx, (const char *)t, n));
+}
+
+static int on_key(void *p, const unsigned char *t, size_t n)
+{
+    sax_state *s = p;
+    return s->sax->on_key == NULL || s->sax->on_key(s->sax->ctx, (const char *)t, n);
+}
+
+static int on_object(void *p)
+{
+    sax_state *s = p;
+    return sax_open(s) && (s->sax->on_object == NULL || s->sax->on_object(s->sax->ctx));
+}
+
+static int on_object_end(void *p)
+{
+    sax_state *s = p;
+    s->depth--;
+    return s->sax->on_object_end == NULL || s->sax->on_object_end(s->sax->ctx);
+}
+
+static int on_array(void *p)
+{
+    sax_state *s = p;
+    return sax_open(s) && (s->sax->on_array == NULL || s->sax->on_array(s->sax->ctx));
+}
+
+static int on_array_end(void *p)
+{
+    sax_state *s = p;
+    s->depth--;
+    return s->sax->on_array_end == NULL || s->sax->on_array_end(s->sax->ctx);
+}
+
+/* YAJL allocates through these so that the failure hook reaches it. */
+static void *ya_malloc(void *ctx, size_t n)
+{
+    (void)ctx;
+    return mem_alloc(n);
+}
+
+static void *ya_realloc(void *ctx, void *p, size_t n)
+{
+    (void)ctx;
+    return mem_resize(p, n);
+}
+
+static void ya_free(void *ctx, void *p)
+{
+    (void)ctx;
+    mem_free(p);
+}
+
+/* The first line of YAJL's report, without its "parse error: " and excerpt. */
+static calla_status syntax_error(yajl_handle h, const char *what, const char *data, size_t n,
+                                 calla_error *err)
+{
+    const uint64_t at = yajl_get_bytes_consumed(h);
+    unsigned char *msg = yajl_get_error(h, 0, (const unsigned char *)data, n);
+    const char *text = msg != NULL ? (const char *)msg : "syntax error";
+    const char *colon = strstr(text, "error: ");
+    if (colon != NULL) text = colon + strlen("error: ");
+    const int len = (int)strcspn(text, "\n");
+    const calla_status st =
+        err_set_at(err, CALLA_ERR_FORMAT, at, "%s: not valid JSON at byte %llu (%.*s)", what,
+                   (unsigned long long)at, len, text);
+    if (msg != NULL) yajl_free_error(h, msg);
+    return st;
+}
+
+calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
+                            const json_limits *limits, calla_error *err)
+{
+    static const yajl_callbacks callbacks = {
+        .yajl_null = on_null,
+        .yajl_boolean = on_bool,
+        .yajl_number = on_number,
+        .yajl_string = on_string,
+        .yajl_start_map = on_object,
+        .yajl_map_key = on_key,
+        .yajl_end_map = on_object_end,
+        .yajl_start_array = on_array,
+        .yajl_end_array = on_array_end,
+    };
+    yajl_alloc_funcs alloc = {ya_malloc, ya_realloc, ya_free, NULL};
+    const char *what = limits != NULL && limits->what != NULL ? limits->what : "JSON";
+    sax_state s = {.sax = sax, .max_depth = DEPTH_DEFAULT, .max_nodes = NODES_DEFAULT};
+    if (limits != NULL && limits->max_depth != 0) s.max_depth = limits->max_depth;
+    if (limits != NULL && limits->max_nodes != 0) s.max_nodes = limits->max_nodes;
+    if (err != NULL) err->code = CALLA_OK;
+
+    yajl_handle h = yajl_alloc(&callbacks, &alloc, &s);
+    if (h == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory to parse %s", what);
+    yajl_status ys = yajl_parse(h, (const unsigned char *)data, n);
+    if (ys == yajl_status_ok) ys = yajl_complete_parse(h);
+    calla_status st = CALLA_OK;
+    if (ys == yajl_status_client_canceled && s.fault != NULL) {
+        const uint64_t at = yajl_get_bytes_consumed(h);
+        st = err_set_at(err, CALLA_ERR_FORMAT, at, "%s: %s (%llu) at byte %llu", what, s.fault,
+                        (unsigned long long)(s.depth == s.max_depth ? s.max_depth : s.max_nodes),
+                        (unsigned long long)at);
+    } else if (ys == yajl_status_client_canceled) {
+        st = err != NULL && err->code != CALLA_OK
+                 ? err->code
+                 : err_set(err, CALLA_ERR_FORMAT, "%s: unexpected value", what);
+    } else if (ys != yajl_status_ok) {
+        st = syntax_error(h, what, data, n, err);
+    }
+    yajl_free(h);
+    return st;
+}
+
+/* ---- Tree ---- */
+
+#define STACK_MAX 1024u
+
+typedef struct builder {
+    json_doc *doc;
+    calla_error *err;
+    json_value *stack[STACK_MAX]; /* open containers */
+    json_value *last[STACK_MAX];  /* their last item */
+    uint32_t depth;
+    const char *key;
+    size_t n_key;
+} builder;
+
+static bool no_memory(builder *b)
+{
+    (void)err_set(b->err, CALLA_ERR_MEMORY, "no memory for a JSON tree");
+    if (b->err == NULL) b->doc->root = NULL;
+    return false;
+}
+
+static json_value *add(builder *b, json_type type)
+{
+    json_value *v = arena_alloc(&b->doc->mem, sizeof *v);
+    if (v == NULL) {
+        (void)no_memory(b);
+        return NULL;
+    }
+    v->type = type;
+    v->key = b->key;
+    v->n_key = b->n_key;
+    b->key = NULL;
+    b->n_key = 0;
+    if (b->depth == 0) {
+        b->doc->root = v;
+    } else {
+        json_value *parent = b->stack[b->depth - 1];
+        json_value *last = b->last[b->depth - 1];
+        if (last == NULL)
+            parent->first = v;
+        else
+            last->next = v;
+        b->last[b->depth - 1] = v;
+        parent->n_items++;
+    }
+    return v;
+}
+
+static bool add_text(builder *b, json_type type, const char *s, size_t n)
+{
+    json_value *v = add(b, type);
+    if (v == NULL) return false;
+    v->text = arena_memdup(&b->doc->mem, s, n);
+    v->n_text = n;
+    return v->text != NULL || no_memory(b);
+}
+
+static bool tree_null(void *ctx)
+{
+    return add(ctx, JSON_NULL) != NULL;
+}
+
+static bool tree_bool(void *ctx, bool value)
+{
+    return add(ctx, value ? JSON_TRUE : JSON_FALSE) != NULL;
+}
+
+static bool tree_number(void *ctx, const char *s, size_t n)
+{
+    return add_text(ctx, JSON_NUMBER, s, n);
+}
+
+static bool tree_string(void *ctx, const char *s, size_t n)
+{
+    return add_text(ctx, JSON_STRING, s, n);
+}
+
+static bool tree_key(void *ctx, const char *s, size_t n)
+{
+    builder *b = ctx;
+    b->key = arena_memdup(&b->doc->mem, s, n);
+    b->n_key = n;
+    return b->key != NULL || no_memory(b);
+}
+
+static bool tree_open(builder *b, json_type type)
+{
+    json_value *v = add(b, type);
+    if (v == NULL) return false;
+    b->stack[b->depth] = v;
+    b->last[b->depth] = NULL;
+    b->depth++;
+    return true;
+}
+
+static bool tree_object(void *ctx)
+{
+    return tree_open(ctx, JSON_OBJECT);
+}
+
+static bool tree_array(void *ctx)
+{
+    return tree_open(ctx, JSON_ARRAY);
+}
+
+static bool tree_array_end(void *ctx)
+{
+    builder *b = ctx;
+    b->depth--;
+    return true;
+}
+
+typedef struct member {
+    json_value *v;
+    size_t pos;
+} member;
+
+static int member_cmp(const void *pa, const void *pb)
+{
+    const member *a = pa, *b = pb;
+    const size_t n = a->v->n_key < b->v->n_key ? a->v->n_key : b->v->n_key;
+    const int c = memcmp(a->v->key, b->v->key, n);
+    if (c != 0) return c;
+    if (a->v->n_key != b->v->n_key) return a->v->n_key < b->v->n_key ? -1 : 1;
+    return a->pos < b->pos ? -1 : a->pos > b->pos;
+}
+
+static bool same_key(const json_value *a, const json_value *b)
+{
+    return a->n_key == b->n_key && memcmp(a->key, b->key, a->n_key) == 0;
+}
+
+/* The value of `from` at the place of `to`. */
+static void member_replace(json_value *to, const json_value *from)
+{
+    json_value *next = to->next;
+    *to = *from;
+    to->next = next;
+}
+
+/* Duplicate keys: last value, first place. Sorting keeps it O(n log n) for hostile objects. */
+static bool tree_object_end(void *ctx)
+{
+    builder *b = ctx;
+    json_value *obj = b->stack[--b->depth];
+    const size_t n = obj->n_items;
+    if (n < 2) return true;
+    member *m = mem_array(n, sizeof *m);
+    if (m == NULL) return no_memory(b);
+    size_t i = 0;
+    for (json_value *v = obj->first; v != NULL; v = v->next, i++)
+        m[i] = (member){v, i};
+    qsort(m, n, sizeof *m, member_cmp);
+    bool any = false;
+    for (i = 0; i < n;) {
+        size_t j = i + 1;
+        while (j < n && same_key(m[i].v, m[j].v))
+            j++;
+        if (j - i > 1) {
+            member_replace(m[i].v, m[j - 1].v);
+            for (size_t k = i + 1; k < j; k++)
+                m[k].v->key = NULL;
+            any = true;
+        }
+        i = j;
+    }
+    mem_free(m);
+    if (!any) return true;
+    for (json_value **p = &obj->first; *p != NULL;) {
+        if ((*p)->key != NULL) {
+            p = &(*p)->next;
+        } else {
+            *p = (*p)->next;
+            obj->n_items--;
+        }
+    }
+    return true;
+}
+
+calla_status json_parse(json_doc *doc, const char *data, size_t n, const json_limits *limits,
+                        calla_error *err)
+{
+    json_limits lim = limits != NULL ? *limits : (json_limits){0};
+    if (lim.max_depth > STACK_MAX) lim.max_depth = STACK_MAX;
+    calla_error own = {0};
+    memset(doc, 0, sizeof *doc);
+    builder *b = mem_alloc(sizeof *b);
+    if (b == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a JSON tree");
+    b->doc = doc;
+    b->err = &own;
+    const json_sax sax = {
+        .ctx = b,
+        .on_null = tree_null,
+        .on_bool = tree_bool,
+        .on_number = tree_number,
+        .on_string = tree_string,
+        .on_key = tree_key,
+        .on_object = tree_object,
+        .on_object_end = tree_object_end,
+        .on_array = tree_array,
+        .on_array_end = tree_array_end,
+    };
+    const calla_status st = json_sax_parse(&sax, data, n, &lim, &own);
+    mem_free(b);
+    if (st != CALLA_OK) {
+        json_free(doc);
+        if (err != NULL) *err = own;
+    }
+    return st;
+}
+
+void json_free(json_doc *doc)
+{
+    arena_deinit(&doc->mem);
+    doc->root = NULL;
+}
+
+/* ---- Access ---- */
+
+const json_value *json_get(const json_value *v, const char *key)
+{
+    if (v == NULL || v->type != JSON_OBJECT) return NULL;
+    const size_t n = strlen(key);
+    for (const json_value *m = v->first; m != NULL; m = m->next)
+        if (m->n_key == n && memcmp(m->key, key, n) == 0) return m;
+    return NULL;
+}
+
+const json_value *json_at(const json_value *v, size_t i)
+{
+    if (v == NULL || (v->type != JSON_ARRAY && v->type != JSON_OBJECT)) return NULL;
+    const json_value *m = v->first;
+    for (; m != NULL && i != 0; i--)
+        m = m->next;
+    return m;
+}
+
+bool json_is(const json_value *v, const char *s)
+{
+    return v != NULL && v->type == JSON_STRING && v->n_text == strlen(s) &&
+           memcmp(v->text, s, v->n_text) == 0;
+}
+
+static bool is_integer_text(const json_value *v)
+{
+    return strpbrk(v->text, ".eE") == NULL;
+}
+
+bool json_int(const json_value *v, int64_t *out)
+{
+    if (v == NULL || v->type != JSON_NUMBER) return false;
+    if (is_integer_text(v)) {
+        errno = 0;
+        const long long x = strtoll(v->text, NULL, 10);
+        if (errno != 0) return false;
+        *out = x;
+        return true;
+    }
+    double d;
+    if (!json_double(v, &d) || d != floor(d) || fabs(d) > 9007199254740992.0) return false;
+    *out = (int64_t)d;
+    return true;
+}
+
+bool json_double(const json_value *v, double *out)
+{
+    if (v == NULL || v->type != JSON_NUMBER) return false;
+    const double d = strtod(v->text, NULL);
+    if (!isfinite(d)) return false;
+    *out = d;
+    return true;
+}
+
+/* ---- Writing ---- */
+
+bool json_write_string(strbuf *out, const char *s, size_t n)
+{
+    (void)strbuf_putc(out, '"');
+    size_t plain = 0; /* start of the run not yet written */
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        if (c >= 0x20 && c != '"' && c != '\\') continue;
+        (void)strbuf_append(out, s + plain, i - plain);
+        plain = i + 1;
+        static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
+        const char *p = c == 0 ? NULL : strchr(from, c);
+        if (p != NULL) {
+            const char esc[2] = {'\\', to[p - from]};
+            (void)strbuf_append(out, esc, 2);
+        } else {
+            (void)strbuf_printf(out, "\\u%04x", c);
+        }
+    }
+    (void)strbuf_append(out, s + plain, n - plain);
+    return strbuf_putc(out, '"');
+}
+
+/* Python's repr of a float: shortest digits that read back, exponent form outside 1e-4 .. 1e16. */
+static bool write_float(strbuf *out, double d)
+{
+    if (isinf(d)) return strbuf_puts(out, d < 0 ? "-Infinity" : "Infinity");
+    char s[40];
+    int prec = 1;
+    do {
+        (void)snprintf(s, sizeof s, "%.*e", prec - 1, d);
+    } while (strtod(s, NULL) != d && ++prec <= 17);
+    const int exp10 = atoi(strchr(s, 'e') + 1); /* checksrc: our own snprintf output */
+    if (exp10 < -4 || exp10 >= 16) {
+        char digits[40];
+        const size_t n = (size_t)(strchr(s, 'e') - s);
+        memcpy(digits, s, n);
+        digits[n] = '\0';
+        return strbuf_printf(out, "%se%c%02d", digits, exp10 < 0 ? '-' : '+', abs(exp10));
+    }
+    const int decimals = prec - 1 - exp10;
+    return strbuf_printf(out, "%.*f", decimals < 1 ? 1 : decimals, d);
+}
+
+static bool write_number(strbuf *out, const json_value *v)
+{
+    if (!is_integer_text(v)) return write_float(out, strtod(v->text, NULL));
+    if (strcmp(v->text, "-0") == 0) return strbuf_putc(out, '0');
+    return strbuf_append(out, v->text, v->n_text);
+}
+
+/* Recursion depth is bounded by the limit the tree was parsed with (at most STACK_MAX). */
+bool json_write(strbuf *out, const json_value *v)
+{
+    switch (v->type) {
+    case JSON_NULL:
+        return strbuf_puts(out, "null");
+    case JSON_FALSE:
+        return strbuf_puts(out, "false");
+    case JSON_TRUE:
+        return strbuf_puts(out, "true");
+    case JSON_NUMBER:
+        return write_number(out, v);
+    case JSON_STRING:
+        return json_write_string(out, v->text, v->n_text);
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        break;
+    }
+    const bool object = v->type == JSON_OBJECT;
+    (void)strbuf_putc(out, object ? '{' : '[');
+    for (const json_value *m = v->first; m != NULL; m = m->next) {
+        if (m != v->first) (void)strbuf_puts(out, ", ");
+        if (object) {
+            (void)json_write_string(out, m->key, m->n_key);
+            (void)strbuf_puts(out, ": ");
+        }
+        (void)json_write(out, m);
+    }
+    return strbuf_putc(out, object ? '}' : ']');
+}

@@ -1,0 +1,188 @@
+/* A run is published by storing fn, ctx, n_tasks and next = 0, then incrementing `epoch` (release).
+ * A worker that sees a new epoch (acquire) takes tasks from `next` until it is exhausted, then
+ * increments `n_idle` (release). pool_run waits until every worker is idle (acquire), so a worker
+ * never sees the fields of a later run while it still holds those of an earlier one.
+ * `lock` guards only sleeping: `n_sleeping` and the condition variable. */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* sched_getaffinity, CPU_COUNT */
+#endif
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/mem.h"
+
+#define SPIN_SECONDS 200e-6
+
+struct pool {
+    _Alignas(64) _Atomic uint64_t epoch;
+    _Alignas(64) _Atomic uint32_t next;
+    _Alignas(64) _Atomic uint32_t n_idle;
+    _Alignas(64) pool_fn fn;
+    void *ctx;
+    uint32_t n_tasks;
+    uint32_t n_threads;
+    _Atomic bool stop;
+    _Atomic uint32_t n_sleeping;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct pool_worker {
+        pool *owner;
+        pthread_t thread;
+        uint32_t i_thread;
+    } workers[POOL_THREADS_MAX];
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+double time_now(void)
+{
+    struct timespec ts;
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+uint32_t cpu_count(void)
+{
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return (uint32_t)CPU_COUNT(&set);
+#endif
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : (uint32_t)n;
+}
+
+static void take_tasks(pool *p, uint32_t i_thread)
+{
+    const pool_fn fn = p->fn;
+    void *const ctx = p->ctx;
+    const uint32_t n_tasks = p->n_tasks;
+    for (;;) {
+        const uint32_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (i >= n_tasks) return;
+        fn(ctx, i, i_thread);
+    }
+}
+
+/* Waits until epoch differs from `seen`: spins, then sleeps. */
+static uint64_t wait_epoch(pool *p, uint64_t seen)
+{
+    const double until = time_now() + SPIN_SECONDS;
+    for (uint32_t i = 1;; i++) {
+        const uint64_t e = atomic_load_explicit(&p->epoch, memory_order_acquire);
+        if (e != seen) return e;
+        cpu_relax();
+        if (i % 64 == 0 && time_now() > until) break;
+    }
+    (void)pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->n_sleeping, 1);
+    uint64_t e;
+    while ((e = atomic_load(&p->epoch)) == seen)
+        (void)pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->n_sleeping, 1);
+    (void)pthread_mutex_unlock(&p->lock);
+    return e;
+}
+
+static void *worker_main(void *arg)
+{
+    struct pool_worker *w = arg;
+    pool *p = w->owner;
+    uint64_t seen = 0;
+    for (;;) {
+        seen = wait_epoch(p, seen);
+        if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
+        take_tasks(p, w->i_thread);
+        atomic_fetch_add_explicit(&p->n_idle, 1, memory_order_release);
+    }
+}
+
+/* Publishes a new epoch and wakes whoever sleeps. The sequentially consistent pair (epoch here,
+ * n_sleeping in wait_epoch) rules out a missed wake-up. */
+static void publish(pool *p)
+{
+    atomic_fetch_add(&p->epoch, 1);
+    if (atomic_load(&p->n_sleeping) != 0) {
+        (void)pthread_mutex_lock(&p->lock);
+        (void)pthread_cond_broadcast(&p->wake);
+        (void)pthread_mutex_unlock(&p->lock);
+    }
+}
+
+calla_status pool_create(pool **out, uint32_t n_threads, calla_error *err)
+{
+    *out = NULL;
+    if (n_threads == 0) n_threads = cpu_count();
+    if (n_threads > POOL_THREADS_MAX) n_threads = POOL_THREADS_MAX;
+    pool *p = mem_alloc_aligned(sizeof *p);
+    if (p == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for the thread pool");
+    p->n_threads = 1;
+    (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_cond_init(&p->wake, NULL);
+    for (uint32_t i = 1; i < n_threads; i++) {
+        struct pool_worker *w = &p->workers[i];
+        w->owner = p;
+        w->i_thread = i;
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+            pool_destroy(p);
+            return err_set(err, CALLA_ERR_MEMORY, "cannot start thread %u of %u", i + 1, n_threads);
+        }
+        p->n_threads++;
+    }
+    *out = p;
+    return CALLA_OK;
+}
+
+void pool_destroy(pool *p)
+{
+    if (p == NULL) return;
+    atomic_store_explicit(&p->stop, true, memory_order_release);
+    publish(p);
+    for (uint32_t i = 1; i < p->n_threads; i++)
+        (void)pthread_join(p->workers[i].thread, NULL);
+    (void)pthread_cond_destroy(&p->wake);
+    (void)pthread_mutex_destroy(&p->lock);
+    mem_free_aligned(p);
+}
+
+uint32_t pool_n_threads(const pool *p)
+{
+    return p->n_threads;
+}
+
+void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks)
+{
+    if (n_tasks == 0) return;
+    if (p->n_threads == 1 || n_tasks == 1) {
+        for (uint32_t i = 0; i < n_tasks; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    p->fn = fn;
+    p->ctx = ctx;
+    p->n_tasks = n_tasks;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->n_idle, 0, memory_order_relaxed);
+    publish(p);
+    take_tasks(p, 0);
+    const uint32_t n_workers = p->n_threads - 1;
+    for (uint32_t i = 1; atomic_load_explicit(&p->n_idle, memory_order_acquire) != n_workers; i++) {
+        cpu_relax();
+        if (i % 4096 == 0) (void)sched_yield();
+    }
+}

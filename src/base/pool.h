@@ -1,0 +1,33 @@
+/* pool.h - a fixed set of threads that run index ranges.
+ *
+ * Does:       pool_run(n_tasks) calls fn(ctx, i_task, i_thread) once for each task; returns when
+ *             all are done. Tasks are handed out dynamically, so the result of a task must not
+ *             depend on which thread runs it or when.
+ * Invariants: one run at a time; the calling thread is thread 0 and works too.
+ * Threads:    pool_run from one thread at a time (the engine's worker). Workers spin briefly
+ *             between runs (a token is some hundred runs long), then sleep.
+ * Errors:     creation only; a run cannot fail.
+ */
+#ifndef CALLA_BASE_POOL_H
+#define CALLA_BASE_POOL_H
+
+#include "base/error.h"
+
+typedef struct pool pool;
+typedef void (*pool_fn)(void *ctx, uint32_t i_task, uint32_t i_thread);
+
+#define POOL_THREADS_MAX 256u
+
+/* n_threads 0: one per CPU this process may run on. */
+calla_status pool_create(pool **out, uint32_t n_threads, calla_error *err);
+void pool_destroy(pool *p);
+uint32_t pool_n_threads(const pool *p);
+void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks);
+
+/* CPUs this process may run on; at least 1. */
+uint32_t cpu_count(void);
+
+/* Seconds on a monotonic clock. */
+double time_now(void);
+
+#endif

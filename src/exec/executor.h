@@ -1,0 +1,78 @@
+/* executor.h - the waist: whole chunks and whole decode steps, never single operators.
+ *
+ * Does:       runs the forward pass for segments of tokens, each appended to its own sequence.
+ * Invariants: (1) A token's results depend on its sequence's history only: neither on how a
+ *             sequence is cut into segments and calls, nor on the other segments of a call, nor on
+ *             the number of threads - bitwise. (2) A failed call leaves every sequence as it was,
+ *             or marks it broken; it never affects sequences that were not in the call.
+ * Threads:    one caller at a time for run/save/load (the engine's worker holds the device).
+ * Memory:     everything is allocated at creation; run() allocates nothing.
+ */
+#ifndef CALLA_EXEC_EXECUTOR_H
+#define CALLA_EXEC_EXECUTOR_H
+
+#include "model/weights.h"
+
+typedef struct executor executor;
+typedef struct exec_seq exec_seq; /* KV cache and recurrent state of one sequence */
+
+typedef enum exec_logits {
+    EXEC_LOGITS_NONE,
+    EXEC_LOGITS_LAST, /* logits: [n_vocab], after the segment's last token */
+    EXEC_LOGITS_ALL   /* logits: [n_tokens, n_vocab] */
+} exec_logits;
+
+typedef struct exec_segment {
+    exec_seq *seq;
+    const int32_t *tokens; /* [n_tokens], each in [0, n_vocab) */
+    uint32_t n_tokens;     /* >= 1; the sum over a call is at most chunk_tokens */
+    exec_logits want;
+    float *logits; /* f32, NULL when want is NONE */
+} exec_segment;
+
+typedef struct exec_options {
+    uint32_t n_threads;    /* 0: all */
+    uint32_t chunk_tokens; /* most tokens per run() call; 0: 512 */
+    calla_kv_type kv_type;
+    const char *variant; /* NULL: best */
+} exec_options;
+
+typedef struct exec_plan {
+    uint64_t kv_bytes;      /* per sequence of n_ctx tokens */
+    uint64_t state_bytes;   /* per sequence */
+    uint64_t scratch_bytes; /* per executor */
+} exec_plan;
+
+typedef struct exec_ops {
+    const char *name; /* "cpu" */
+    void (*destroy)(executor *ex);
+    const char *(*variant)(const executor *ex); /* kernel variant in use */
+    uint32_t (*n_threads)(const executor *ex);
+    void (*plan)(const executor *ex, uint32_t n_ctx, exec_plan *plan);
+    calla_status (*seq_create)(executor *ex, uint32_t n_ctx, exec_seq **out, calla_error *err);
+    void (*seq_destroy)(executor *ex, exec_seq *seq);
+    uint32_t (*seq_position)(const exec_seq *seq); /* tokens in the sequence */
+    void (*seq_reset)(executor *ex, exec_seq *seq);
+    /* Appends every segment's tokens. A sequence appears at most once in a call. */
+    calla_status (*run)(executor *ex, const exec_segment *segs, uint32_t n_segs, calla_error *err);
+    /* State image in host memory, the same for every executor with the same kv_type:
+     * size by seq_image_bytes(position); load fails with CALLA_ERR_FULL when n_ctx is too small. */
+    uint64_t (*seq_image_bytes)(const executor *ex, uint32_t n_tokens);
+    void (*seq_save)(executor *ex, const exec_seq *seq, uint8_t *image);
+    calla_status (*seq_load)(executor *ex, exec_seq *seq, const uint8_t *image, uint32_t n_tokens,
+                             calla_error *err);
+} exec_ops;
+
+struct executor {
+    const exec_ops *ops;
+};
+
+/* shape and weights are borrowed and must outlive the executor. */
+calla_status exec_cpu_create(executor **out, const model_shape *shape, const model_weights *weights,
+                             const exec_options *options, calla_error *err);
+
+/* What exec_cpu_create would allocate and what a sequence would need, without creating anything. */
+void exec_cpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
+                   exec_plan *plan);
+
+#endif

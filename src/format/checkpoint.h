@@ -1,0 +1,33 @@
+/* checkpoint.h - a checkpoint folder: its shards as one table of tensors, its JSON files.
+ *
+ * Does:    opens model.safetensors, or every shard that model.safetensors.index.json names, checks
+ *          that index and shards agree (each tensor exactly where the index says, none missing,
+ * none twice, names of shards without path separators or ".."), reads config.json and
+ *          generation_config.json.
+ * Owns:    mappings and names, until checkpoint_close.
+ * Threads: immutable once open.
+ */
+#ifndef CALLA_FORMAT_CHECKPOINT_H
+#define CALLA_FORMAT_CHECKPOINT_H
+
+#include "base/json.h"
+#include "format/safetensors.h"
+
+#define CHECKPOINT_SHARDS_MAX 4096u
+#define CHECKPOINT_JSON_MAX   (64u << 20) /* bytes of config.json, index, ... */
+
+typedef struct checkpoint checkpoint;
+
+calla_status checkpoint_open(checkpoint **out, const char *dir, calla_error *err);
+void checkpoint_close(checkpoint *ck);
+
+const char *checkpoint_dir(const checkpoint *ck);
+size_t checkpoint_count(const checkpoint *ck);                  /* tensors over all shards */
+const st_tensor *checkpoint_at(const checkpoint *ck, size_t i); /* sorted by name */
+const st_tensor *checkpoint_find(const checkpoint *ck, const char *name);
+size_t checkpoint_n_shards(const checkpoint *ck);
+uint64_t checkpoint_file_bytes(const checkpoint *ck);                 /* sum over the shards */
+const json_value *checkpoint_config(const checkpoint *ck);            /* root of config.json */
+const json_value *checkpoint_generation_config(const checkpoint *ck); /* NULL when absent */
+
+#endif

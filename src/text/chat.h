@@ -1,0 +1,28 @@
+/* chat.h - internal face of the chat renderer (public part: calla.h).
+ *
+ * Does:    renders messages by the rules of the official template, and records which bytes came
+ *          from outside, so that control tokens spelled there stay text.
+ * Errors:  CALLA_ERR_TEMPLATE with the template's own sentence; CALLA_ERR_FORMAT for JSON faults.
+ */
+#ifndef CALLA_TEXT_CHAT_H
+#define CALLA_TEXT_CHAT_H
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+typedef struct chat_prompt {
+    strbuf text;
+    text_span *outside; /* sorted, disjoint: bytes that came from messages and tools */
+    size_t n_outside, cap_outside;
+} chat_prompt;
+
+/* messages: parsed array; tools: parsed array or NULL. */
+calla_status chat_render(chat_prompt *out, const json_value *messages, const json_value *tools,
+                         const calla_chat_options *options, calla_error *err);
+void chat_prompt_deinit(chat_prompt *p);
+
+/* Compares the folder's chat_template.jinja with the template these rules implement (by length and
+ * 64-bit hash): any other is CALLA_ERR_UNSUPPORTED, never approximated. Absent file: accepted. */
+calla_status chat_template_check(const char *model_dir, calla_error *err);
+
+#endif

@@ -1,0 +1,42 @@
+/* tokenizer.h - internal face of the tokenizer (public part: calla.h).
+ *
+ * Does:       byte-level BPE as in Qwen3.6's tokenizer.json: added tokens split out first (longest
+ *             match, exact bytes), NFC on the rest, the pre-tokenizer of docs/MODEL.md by a
+ * hand-written matcher, GPT-2 byte symbols, BPE by rank. Limits:     TOKENIZER_FILE_MAX bytes of
+ * tokenizer.json; ids below 2^24; token length 4096 bytes. Threads:    immutable once open.
+ */
+#ifndef CALLA_TEXT_TOKENIZER_H
+#define CALLA_TEXT_TOKENIZER_H
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#define TOKENIZER_FILE_MAX (256u << 20)
+
+/* Bytes [begin, end) of a text in which tokens marked special are inert (stay text). */
+typedef struct text_span {
+    size_t begin, end;
+} text_span;
+
+/* Growable id list. Zero-initialise; mem_free(data). */
+typedef struct id_list {
+    int32_t *data;
+    size_t len, cap;
+} id_list;
+
+bool id_list_push(id_list *l, int32_t id);
+
+/* Appends the ids of text. spans are sorted and disjoint; a special token whose spelling touches a
+ * span is not recognised. (n_spans = 0: all added tokens are recognised.) */
+calla_status tokenizer_encode_spans(const calla_tokenizer *tok, const char *text, size_t n,
+                                    const text_span *spans, size_t n_spans, id_list *ids,
+                                    calla_error *err);
+
+/* tokenizer.json and (or NULL) tokenizer_config.json from memory: tests and fuzzing. */
+calla_status tokenizer_parse(calla_tokenizer **out, const char *json, size_t n,
+                             const char *config_json, size_t n_config, calla_error *err);
+
+/* The end of the pre-token that begins at i < n in valid UTF-8 text (unit tests). */
+size_t pretokenize_next(const char *text, size_t n, size_t i);
+
+#endif
