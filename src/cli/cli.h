@@ -1,0 +1,146 @@
+/* cli.h - what all commands of the `calla` program share.
+ *
+ * Does:     one table per command (cli_command, cli_option) from which arguments are parsed and
+ *           --help is printed; the default model folder; sentences on stderr.
+ * Contract: results on stdout, everything else on stderr. Exit codes: CLI_OK, CLI_FAILED,
+ * CLI_USAGE; 128 + signal number after a signal. An error is one line, "calla COMMAND: sentence".
+ * Adding a command: write cmd_NAME.c with `const cli_command cli_NAME = {...}` and add its line to
+ *           CLI_COMMANDS below. Nothing else needs to change.
+ */
+#ifndef CALLA_CLI_CLI_H
+#define CALLA_CLI_CLI_H
+
+#include <stdio.h>
+#include "base/error.h"
+
+/* One line a command, in the order of `calla --help`; the names of its table is cli_NAME. */
+#define CLI_COMMANDS(X)
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+typedef enum cli_kind {
+    CLI_END,     /* last row */
+    CLI_SECTION, /* a heading in --help (help); takes no argument */
+    CLI_FLAG,    /* no value; stores `value` in an int */
+    CLI_TEXT,    /* const char *, borrowed from argv */
+    CLI_CHOICE,  /* const char *, one of the words of `choices` ("a|b|c") */
+    CLI_UINT,    /* uint64_t in [min, max] */
+    CLI_REAL     /* double in [min, max] */
+} cli_kind;
+
+/* One option. The value goes to the field at `offset` of the command's own options struct, which
+ * the command fills with defaults before cli_parse(). */
+typedef struct cli_option {
+    cli_kind kind;
+    char short_name;  /* 'm' for -m, 0: none */
+    const char *name; /* "model" for --model; NULL: only the short form */
+    size_t offset;    /* offsetof(struct, field) */
+    const char *metavar;
+    const char *help; /* one sentence, no final stop; wrapped to the width of the terminal */
+    double min, max;
+    const char *choices;
+    int value;
+} cli_option;
+
+#define CLI_OPT_SECTION(title)                                                                     \
+    {                                                                                              \
+        .kind = CLI_SECTION, .help = (title)                                                       \
+    }
+#define CLI_OPT_FLAG(s, n, type, field, v, h)                                                      \
+    {                                                                                              \
+        .kind = CLI_FLAG, .short_name = (s), .name = (n), .offset = offsetof(type, field),         \
+        .value = (v), .help = (h)                                                                  \
+    }
+#define CLI_OPT_TEXT(s, n, type, field, meta, h)                                                   \
+    {                                                                                              \
+        .kind = CLI_TEXT, .short_name = (s), .name = (n), .offset = offsetof(type, field),         \
+        .metavar = (meta), .help = (h)                                                             \
+    }
+#define CLI_OPT_CHOICE(s, n, type, field, words, h)                                                \
+    {                                                                                              \
+        .kind = CLI_CHOICE, .short_name = (s), .name = (n), .offset = offsetof(type, field),       \
+        .choices = (words), .help = (h)                                                            \
+    }
+#define CLI_OPT_UINT(s, n, type, field, lo, hi, meta, h)                                           \
+    {                                                                                              \
+        .kind = CLI_UINT, .short_name = (s), .name = (n), .offset = offsetof(type, field),         \
+        .min = (lo), .max = (hi), .metavar = (meta), .help = (h)                                   \
+    }
+#define CLI_OPT_REAL(s, n, type, field, lo, hi, meta, h)                                           \
+    {                                                                                              \
+        .kind = CLI_REAL, .short_name = (s), .name = (n), .offset = offsetof(type, field),         \
+        .min = (lo), .max = (hi), .metavar = (meta), .help = (h)                                   \
+    }
+#define CLI_OPT_END                                                                                \
+    {                                                                                              \
+        .kind = CLI_END                                                                            \
+    }
+
+/* Options most commands take: embed a cli_common and put the row macros into the table. -h,
+ * --help and --version need no row. */
+typedef struct cli_common {
+    const char *model;     /* -m as given, or NULL: see cli_model_dir() */
+    const char *backend;   /* "auto" when not given */
+    uint64_t n_threads;    /* 0: one per available core */
+    const char *log_level; /* "error", "warn", "info", "debug" */
+} cli_common;
+
+#define CLI_COMMON_DEFAULTS                                                                        \
+    {                                                                                              \
+        .backend = "auto", .log_level = "warn"                                                     \
+    }
+#define CLI_ROW_MODEL(type, common)                                                                \
+    CLI_OPT_TEXT('m', "model", type, common.model, "DIR",                                          \
+                 "checkpoint folder; default $CALLA_MODEL, then the demo model")
+#define CLI_ROW_BACKEND(type, common)                                                              \
+    CLI_OPT_CHOICE(0, "backend", type, common.backend, "auto|cpu", "where the model runs")
+#define CLI_ROW_THREADS(type, common)                                                              \
+    CLI_OPT_UINT(0, "threads", type, common.n_threads, 1, 256, "N",                                \
+                 "threads; default one per available core")
+#define CLI_ROW_LOG_LEVEL(type, common)                                                            \
+    CLI_OPT_CHOICE(0, "log-level", type, common.log_level, "error|warn|info|debug",                \
+                   "how much to report on stderr")
+
+typedef struct cli_command {
+    const char *name;
+    const char *summary; /* a few words for `calla --help` */
+    const char *args;    /* positional arguments in the usage line, "DIR"; NULL: none */
+    const char *about;   /* paragraph of `calla NAME --help`, lines ended by \n */
+    const cli_option *options;
+    unsigned n_args_min, n_args_max;
+    int (*main)(int argc, char **argv); /* cmd_NAME; argv[0] is the command's name */
+} cli_command;
+
+#define CLI_DECLARE(name) extern const cli_command cli_##name;
+CLI_COMMANDS(CLI_DECLARE)
+#undef CLI_DECLARE
+
+/* Parses argv into the struct `values`. Positional arguments are moved to argv[1 .. *n_args].
+ * Returns -1 to go on; else the exit code (0 after --help, 2 after a usage error, already told). */
+int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args);
+
+/* `calla NAME --help` */
+void cli_print_help(const cli_command *cmd, FILE *out);
+
+/* "calla NAME: ..." on stderr. cli_usage_error adds where help is and returns CLI_USAGE;
+ * cli_fail prints err->message and returns CLI_FAILED. */
+void cli_error(const cli_command *cmd, const char *fmt, ...) ATTR_PRINTF(2, 3);
+int cli_usage_error(const cli_command *cmd, const char *fmt, ...) ATTR_PRINTF(2, 3);
+int cli_fail(const cli_command *cmd, const calla_error *err);
+
+/* The folder of the model: `given`, else $CALLA_MODEL, else the demo model "nano" beside the
+ * program, in the install prefix, or in the source tree. *dir: mem_free(). */
+calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
+
+/* A calla_log_fn: prints the line when its level is at most logger->level. */
+typedef struct cli_logger {
+    const cli_command *cmd;
+    calla_log_level level;
+} cli_logger;
+cli_logger cli_logger_make(const cli_command *cmd, const cli_common *common);
+void cli_log(void *logger, calla_log_level level, const char *line);
+
+/* Flushes stdout; false when something written to it was lost (closed pipe, full disk). */
+bool cli_stdout_ok(void);
+
+#endif

@@ -1,0 +1,43 @@
+/* main.c - the `calla` program: finds the command and runs it. */
+#include <signal.h>
+#include <string.h>
+#include "cli/cli.h"
+
+static const cli_command *const commands[] = {
+#define CLI_POINTER(name) &cli_##name,
+    CLI_COMMANDS(CLI_POINTER)
+#undef CLI_POINTER
+        NULL};
+
+static void print_overview(FILE *out)
+{
+    fputs("calla - local inference for Qwen3.6-35B-A3B\n\nusage: calla COMMAND [options]\n\n", out);
+    for (size_t i = 0; commands[i]; i++)
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("\ncalla COMMAND --help explains a command; calla --version prints the version.\n", out);
+}
+
+int main(int argc, char **argv)
+{
+    /* A closed pipe is an error of write(), reported once, not a silent death. */
+    signal(SIGPIPE, SIG_IGN);
+
+    if (argc < 2) {
+        print_overview(stderr);
+        return CLI_USAGE;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "-h") || !strcmp(name, "--help") || !strcmp(name, "help")) {
+        print_overview(stdout);
+        return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+    }
+    if (!strcmp(name, "--version")) {
+        puts("calla " CALLA_VERSION);
+        return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+    }
+    for (size_t i = 0; commands[i]; i++)
+        if (!strcmp(name, commands[i]->name)) return commands[i]->main(argc - 1, argv + 1);
+    fprintf(stderr, "calla: unknown %s '%s'; calla --help lists the commands\n",
+            name[0] == '-' ? "option" : "command", name);
+    return CLI_USAGE;
+}

@@ -1,0 +1,75 @@
+/* model_dir.c - where the model is when nobody says so. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#endif
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+
+#ifndef CALLA_PREFIX
+#define CALLA_PREFIX "/usr/local"
+#endif
+
+/* The folder of the running program, links resolved; NULL when the system does not tell. */
+static char *program_dir(void)
+{
+    char path[4096];
+#if defined(__APPLE__)
+    char raw[4096];
+    uint32_t size = sizeof raw;
+    if (_NSGetExecutablePath(raw, &size) != 0 || !realpath(raw, path)) return NULL;
+#else
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0) return NULL;
+    path[n] = '\0';
+#endif
+    char *slash = strrchr(path, '/');
+    if (!slash) return NULL;
+    *slash = '\0';
+    return mem_strdup(path[0] ? path : "/");
+}
+
+static bool is_model(const char *dir)
+{
+    char *config = path_join(dir, "config.json");
+    const bool found = config && file_exists(config);
+    mem_free(config);
+    return found;
+}
+
+calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
+{
+    *dir = NULL;
+    if (!given || !*given) given = getenv("CALLA_MODEL");
+    if (given && *given) {
+        *dir = mem_strdup(given);
+        return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
+    }
+    /* build/calla, calla, bin/calla: the source tree before what is installed. */
+    static const char *const beside[] = {"models/nano", "../models/nano",
+                                         "../share/calla/models/nano"};
+    char *base = program_dir();
+    for (size_t i = 0; base && i < sizeof beside / sizeof beside[0]; i++) {
+        char *path = path_join(base, beside[i]);
+        if (path && is_model(path)) {
+            *dir = path;
+            mem_free(base);
+            return CALLA_OK;
+        }
+        mem_free(path);
+    }
+    mem_free(base);
+    static const char *const fixed[] = {CALLA_PREFIX "/share/calla/models/nano", "models/nano"};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
+        if (is_model(fixed[i])) {
+            *dir = mem_strdup(fixed[i]);
+            return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
+        }
+    }
+    return err_set(err, CALLA_ERR_IO,
+                   "no model: -m and CALLA_MODEL are not given, and the demo model was found "
+                   "neither beside the program nor in " CALLA_PREFIX "/share/calla/models/nano");
+}

@@ -1,0 +1,88 @@
+#include "cli/term.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include "base/pool.h"
+
+#define PROGRESS_DELAY    0.3
+#define PROGRESS_INTERVAL 0.1
+
+int term_width(FILE *f)
+{
+    struct winsize ws;
+    memset(&ws, 0, sizeof ws);
+    if (ioctl(fileno(f), TIOCGWINSZ, &ws) != 0 || ws.ws_col == 0) return 80;
+    return ws.ws_col < 40 ? 40 : (int)ws.ws_col;
+}
+
+bool term_is_tty(FILE *f)
+{
+    return isatty(fileno(f)) == 1;
+}
+
+bool term_colors(FILE *f)
+{
+    const char *no_color = getenv("NO_COLOR");
+    const char *term = getenv("TERM");
+    return term_is_tty(f) && !(no_color && *no_color) && !(term && !strcmp(term, "dumb"));
+}
+
+void term_progress_begin(term_progress *p, const char *label, const char *unit)
+{
+    *p = (term_progress){
+        .label = label, .unit = unit, .started = time_now(), .on = term_is_tty(stderr)};
+}
+
+/* 950, 12.3k, 4.5M */
+static void format_count(char *buf, size_t n, double v)
+{
+    if (v < 10000)
+        snprintf(buf, n, "%.0f", v);
+    else if (v < 1e6)
+        snprintf(buf, n, "%.1fk", v / 1e3);
+    else if (v < 1e9)
+        snprintf(buf, n, "%.1fM", v / 1e6);
+    else
+        snprintf(buf, n, "%.1fG", v / 1e9);
+}
+
+void term_progress_update(term_progress *p, double done, double total)
+{
+    if (!p->on || total <= 0) return;
+    const double now = time_now(), elapsed = now - p->started;
+    if (elapsed < PROGRESS_DELAY || (p->drawn > 0 && now - p->drawn < PROGRESS_INTERVAL)) return;
+    p->drawn = now;
+
+    char s_done[32], s_total[32], s_rate[32], tail[192], line[512];
+    const double rate = done / elapsed;
+    format_count(s_done, sizeof s_done, done);
+    format_count(s_total, sizeof s_total, total);
+    format_count(s_rate, sizeof s_rate, rate);
+    int n = snprintf(tail, sizeof tail, " %s/%s %s, %s %s/s", s_done, s_total, p->unit, s_rate,
+                     p->unit);
+    if (rate > 0 && n > 0 && (size_t)n < sizeof tail)
+        snprintf(tail + n, sizeof tail - (size_t)n, ", %.0f s left", (total - done) / rate);
+
+    const int columns = term_width(stderr) - 1;
+    int bar = columns - (int)strlen(p->label) - (int)strlen(tail) - 10;
+    if (bar > 30) bar = 30;
+    char cells[32] = "";
+    const double part = done >= total ? 1 : done / total;
+    for (int i = 0; i < bar; i++)
+        cells[i] = i < (int)(part * bar) ? '#' : '.';
+    n = snprintf(line, sizeof line, "%s %3.0f %% %s%s%s%s", p->label, part * 100,
+                 bar > 3 ? "[" : "", bar > 3 ? cells : "", bar > 3 ? "]" : "", tail);
+    if (n > columns) line[columns] = '\0'; /* never wraps: only one line can be cleared */
+    fprintf(stderr, "\r%s\033[K", line);
+    fflush(stderr);
+}
+
+void term_progress_end(term_progress *p)
+{
+    if (p->on && p->drawn > 0) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
+    p->on = false;
+}
