@@ -41,7 +41,7 @@ Q := $(if $(filter 1,$(V)),,@)
 
 all: $(BUILD)/calla $(BUILD)/libcalla.a
 
-$(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512
 
 $(BUILD)/src/cli/%.o: CPPFLAGS += -DCALLA_PREFIX='"$(PREFIX)"'

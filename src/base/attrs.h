@@ -9,6 +9,9 @@
 #define ATTR_NODISCARD         __attribute__((warn_unused_result))
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
+#if defined(__x86_64__)
+#define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */
+#endif
 #else
 #error "calla needs GCC or Clang"
 #endif

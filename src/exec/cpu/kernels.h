@@ -10,22 +10,22 @@
  *             (2) Accumulation in f32 in an order fixed by the shape alone.
  *             (3) No reads or writes outside the documented ranges.
  *             Two variants may differ in the last bits (other orders); one process uses one table.
- * Alignment:  activation rows (x, y, prepared rows, o) are 64-byte aligned with a length multiple
- * of 16 floats unless said otherwise; checkpoint data (matrix pointers) have none. Threads:    pure
- * functions of their arguments.
+ * Inputs:     finite. Overflow to infinity behaves as in the reference as far as it does in f32.
+ * Alignment:  activation rows (x, y, prepared rows, o, k and v of attention) are 64-byte aligned
+ *             with a length multiple of 16 floats unless said otherwise; norm and convolution
+ *             weights are aligned as floats are; checkpoint data (matrix pointers) not at all.
+ * Threads:    pure functions of their arguments.
  */
 #ifndef CALLA_EXEC_CPU_KERNELS_H
 #define CALLA_EXEC_CPU_KERNELS_H
 
 #include "model/weights.h"
 
-/* CPU features, found once per process. */
+/* CPU features that a registry row can ask for. */
 enum {
-    CPU_AVX2 = 1u << 0,   /* AVX2 + FMA + F16C */
-    CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL */
-    CPU_AVX512VNNI = 1u << 2,
-    CPU_NEON = 1u << 3,
-    CPU_I8MM = 1u << 4
+    CPU_AVX2 = 1u << 0,   /* AVX2 and FMA */
+    CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL, and AVX2 */
+    CPU_NEON = 1u << 2
 };
 uint32_t cpu_features(void);
 
@@ -44,67 +44,91 @@ uint32_t cpu_features(void);
 #define GDN_SLAB         16u
 #define GDN_STATE_FLOATS (MODEL_GDN_DIM * MODEL_GDN_DIM)
 
-/* y[t][r] = sum_c W[r][c] * x[t][c] for r in [row0, row1), t in [0, n_tokens). x[t] has `cols`
- * floats (for Q4: made by prep_q4 of the same table). Writes y[t][row0 .. row1) only; y[t] any
- * alignment. row0, row1 arbitrary. scratch: MATMUL_SCRATCH_FLOATS(cols), 64-byte aligned, per
- * thread. */
-typedef void (*matmul_fn)(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
-                          uint32_t n_tokens, float *const *y, float *scratch);
-
 typedef struct attn_state {
     float m;  /* running maximum, -INFINITY at the start */
     float l;  /* running sum of exp(score - m) */
     float *o; /* [256], running sum of exp(score - m) * v; zero at the start */
 } attn_state;
 
+/* ---- The contracts, as function types: kernel_X is the type of every variant of X ---- */
+
+/* Reorders x[0 .. cols) into the order in which the same table's matmul_q4 consumes it: a
+ * permutation within each group of 64. cols % 64 == 0. x and xp may not overlap. */
+typedef void kernel_prep_q4(const float *x, uint32_t cols, float *xp);
+
+/* y[t][r] = sum_c W[r][c] * x[t][c] for r in [row0, row1), t in [0, n_tokens). x[t] has `cols`
+ * floats (for Q4: made by prep_q4 of the same table). Writes y[t][row0 .. row1) only; y[t] aligned
+ * as floats are, its elements are absolute (y[t][row0] is the first written). row0, row1 arbitrary.
+ * w->type is the kernel's. scratch: MATMUL_SCRATCH_FLOATS(cols), 64-byte aligned, per thread. */
+typedef void kernel_matmul(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
+                           uint32_t n_tokens, float *const *y, float *scratch);
+typedef kernel_matmul *matmul_fn;
+typedef kernel_matmul kernel_matmul_q4;   /* cols % 64 == 0; weight scale * code + bias in f32 */
+typedef kernel_matmul kernel_matmul_q8;   /* cols % 64 == 0; x plain */
+typedef kernel_matmul kernel_matmul_bf16; /* cols % 16 == 0; x plain */
+typedef kernel_matmul kernel_matmul_f32;  /* cols % 16 == 0; x plain */
+
+/* y = x * (1 / sqrt(mean(x^2) + eps)) * w over n floats, n % 16 == 0. y may equal x. */
+typedef void kernel_rmsnorm(const float *x, const float *w, uint32_t n, float eps, float *y);
+
+/* y = x * (1 / sqrt(sum(x^2) + eps)) * scale over n floats, n % 16 == 0. y may equal x. */
+typedef void kernel_l2norm(const float *x, uint32_t n, float eps, float scale, float *y);
+
+/* y = x * (1 / sqrt(mean(x^2) + eps)) * w * silu(z). y may equal x or z. n % 16 == 0. */
+typedef void kernel_gated_rmsnorm(const float *x, const float *z, const float *w, uint32_t n,
+                                  float eps, float *y);
+
+/* y = silu(g) * u. y may equal g or u. n % 16 == 0. */
+typedef void kernel_silu_mul(const float *g, const float *u, uint32_t n, float *y);
+
+/* y *= sigmoid(g). n % 16 == 0. */
+typedef void kernel_sigmoid_mul(const float *g, uint32_t n, float *y);
+
+/* y += a * x. n % 16 == 0. */
+typedef void kernel_axpy(float a, const float *x, uint32_t n, float *y);
+
+/* Depthwise causal convolution and SiLU for channels [ch0, ch1), both % 16 == 0:
+ * y[c] = silu(sum_j w[j * n_channels + c] * rows[j][c]), rows[3] the current token, rows[0] the
+ * oldest. */
+typedef void kernel_conv_silu(const float *w, uint32_t n_channels, const float *const rows[4],
+                              uint32_t ch0, uint32_t ch1, float *y);
+
+/* Gated delta rule for one value head, slabs [slab0, slab1), n_tokens tokens in order:
+ *   S = decay[t] * S;  d = beta[t] * (v - S^T k);  S = S + k d^T;  o = S^T q
+ * q, k: rows of 128 (normalised, q scaled), one per token at qk_stride floats; v, o likewise, of
+ * which only columns [16 * slab0, 16 * slab1) are read and written; decay, beta: one float per
+ * token at gate_stride. Strides of rows % 16 == 0. state: GDN_STATE_FLOATS, 64-byte aligned. */
+typedef void kernel_gdn_scan(float *state, uint32_t slab0, uint32_t slab1, uint32_t n_tokens,
+                             const float *q, const float *k, size_t qk_stride, const float *v,
+                             size_t v_stride, const float *decay, const float *beta,
+                             size_t gate_stride, float *o, size_t o_stride);
+
+/* One block of flash attention. For each of n_q query rows (256 floats, already scaled by 1/16):
+ * scores s against the first n_visible[i] (0 .. n_kv) of n_kv <= ATTN_BLOCK rows of k, then
+ *   m' = max(m, max s);  f = exp(m - m');  p = exp(s - m');  l = l * f + sum p;
+ *   o = o * f + sum_j p_j v_j, positions added in order;  m = m'.
+ * k, v: [n_kv] contiguous rows of 256, bf16 (CALLA_KV_BF16) or f32. n_visible 0 leaves the row's
+ * state untouched. scratch: ATTN_SCRATCH_FLOATS(n_q), 64-byte aligned. */
+typedef void kernel_attn_block(const float *const *q, const uint32_t *n_visible, uint32_t n_q,
+                               const void *k, const void *v, uint32_t n_kv, calla_kv_type kv_type,
+                               attn_state *st, float *scratch);
+
 typedef struct cpu_kernels {
     const char *name; /* "ref", "avx2", "avx512", "neon" */
-
-    /* Reorders x[0 .. cols) into the order in which this table's matmul_q4 consumes it; a
-     * permutation within each group of 64. x and xp may not overlap. */
-    void (*prep_q4)(const float *x, uint32_t cols, float *xp);
-    matmul_fn matmul_q4;   /* cols % 64 == 0; weight value scale * code + bias in f32 */
-    matmul_fn matmul_q8;   /* cols % 64 == 0; x plain */
-    matmul_fn matmul_bf16; /* cols % 16 == 0; x plain */
-    matmul_fn matmul_f32;  /* cols % 16 == 0; x plain */
-
-    /* y = x * rsqrt(mean(x^2) + eps) * w over n floats, n % 16 == 0. y may equal x. */
-    void (*rmsnorm)(const float *x, const float *w, uint32_t n, float eps, float *y);
-    /* y = x * rsqrt(sum(x^2) + eps) * scale over n floats, n % 16 == 0. y may equal x. */
-    void (*l2norm)(const float *x, uint32_t n, float eps, float scale, float *y);
-    /* y = x * rsqrt(mean(x^2) + eps) * w * silu(z). y may equal x. n % 16 == 0. */
-    void (*gated_rmsnorm)(const float *x, const float *z, const float *w, uint32_t n, float eps,
-                          float *y);
-    /* y = silu(g) * u. y may equal g or u. n % 16 == 0. */
-    void (*silu_mul)(const float *g, const float *u, uint32_t n, float *y);
-    /* y *= sigmoid(g). n % 16 == 0. */
-    void (*sigmoid_mul)(const float *g, uint32_t n, float *y);
-    /* y += a * x. n % 16 == 0. */
-    void (*axpy)(float a, const float *x, uint32_t n, float *y);
-
-    /* Depthwise causal convolution and SiLU for channels [ch0, ch1), both % 16 == 0:
-     * y[c] = silu(sum_j w[j * n_channels + c] * rows[j][c]), rows[3] the current token, rows[0] the
-     * oldest. */
-    void (*conv_silu)(const float *w, uint32_t n_channels, const float *const rows[4], uint32_t ch0,
-                      uint32_t ch1, float *y);
-
-    /* Gated delta rule for one value head, slabs [slab0, slab1), n_tokens tokens in order:
-     *   S = decay[t] * S;  d = beta[t] * (v - S^T k);  S = S + k d^T;  o = S^T q
-     * q, k: [n_tokens] rows of 128 (normalised, q scaled) at the given float strides; v, o
-     * likewise; decay, beta: one float per token at gate_stride. state: GDN_STATE_FLOATS. */
-    void (*gdn_scan)(float *state, uint32_t slab0, uint32_t slab1, uint32_t n_tokens,
-                     const float *q, const float *k, size_t qk_stride, const float *v,
-                     size_t v_stride, const float *decay, const float *beta, size_t gate_stride,
-                     float *o, size_t o_stride);
-
-    /* One block of flash attention. For each of n_q query rows (256 floats, already scaled by
-     * 1/16): scores against the first n_visible[i] (0 .. n_kv) of n_kv <= ATTN_BLOCK rows of k,
-     * then online softmax into st[i]. k, v: [n_kv] rows of 256, bf16 (kv_type CALLA_KV_BF16) or
-     * f32, 64-byte aligned. n_visible 0 leaves the row's state untouched. scratch:
-     * ATTN_SCRATCH_FLOATS(n_q). */
-    void (*attn_block)(const float *const *q, const uint32_t *n_visible, uint32_t n_q,
-                       const void *k, const void *v, uint32_t n_kv, calla_kv_type kv_type,
-                       attn_state *st, float *scratch);
+    kernel_prep_q4 *prep_q4;
+    kernel_matmul_q4 *matmul_q4;
+    kernel_matmul_q8 *matmul_q8;
+    kernel_matmul_bf16 *matmul_bf16;
+    kernel_matmul_f32 *matmul_f32;
+    kernel_rmsnorm *rmsnorm;
+    kernel_l2norm *l2norm;
+    kernel_gated_rmsnorm *gated_rmsnorm;
+    kernel_silu_mul *silu_mul;
+    kernel_sigmoid_mul *sigmoid_mul;
+    kernel_axpy *axpy;
+    kernel_conv_silu *conv_silu;
+    kernel_gdn_scan *gdn_scan;
+    kernel_attn_block *attn_block;
 } cpu_kernels;
 
 /* The table for the highest variant that this CPU has and `limit` allows ("ref" < "avx2" <
