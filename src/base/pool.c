@@ -17,6 +17,7 @@
 #include <immintrin.h>
 #endif
 
+#include "base/fpenv.h"
 #include "base/mem.h"
 
 #define SPIN_SECONDS 200e-6

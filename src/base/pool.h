@@ -5,7 +5,8 @@
  *             depend on which thread runs it or when.
  * Invariants: one run at a time; the calling thread is thread 0 and works too.
  * Threads:    pool_run from one thread at a time (the engine's worker). Workers spin briefly
- *             between runs (a token is some hundred runs long), then sleep.
+ *             between runs (a token is some hundred runs long), then sleep. Workers flush denormals
+ *             (base/fpenv.h); the caller of pool_run should do the same around its work.
  * Errors:     creation only; a run cannot fail.
  */
 #ifndef CALLA_BASE_POOL_H

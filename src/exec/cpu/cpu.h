@@ -1,0 +1,144 @@
+/* cpu.h - internals of the CPU executor, shared by its files.
+ *
+ * Does:       executor.c creates, plans, saves and loads; forward.c walks the layers; linear.c runs
+ *             dense matrices; gdn.c, attention.c, moe.c are the three kinds of block.
+ * Owns:       cpu_exec owns the pool and all scratch; a sequence owns its KV cache and state.
+ * Invariants: every buffer row is 64-byte aligned. Work is divided over threads by output element
+ *             only, never inside a sum: results do not depend on the division.
+ */
+#ifndef CALLA_EXEC_CPU_CPU_H
+#define CALLA_EXEC_CPU_CPU_H
+
+#include "base/pool.h"
+#include "exec/cpu/kernels.h"
+#include "exec/executor.h"
+
+#define CPU_CHUNK_DEFAULT 512u
+#define CPU_CHUNK_MAX     4096u
+/* Attention works on spans of positions whose partial results are merged in ascending order, so
+ * that long contexts can be divided over threads without changing the result. */
+#define ATTN_SPAN      2048u /* positions, a multiple of ATTN_BLOCK */
+#define ATTN_TILE_ROWS 64u   /* query rows of a prefill tile */
+
+/* n rows of `stride` floats; p[i] is row i. */
+typedef struct rows {
+    float *base;
+    size_t stride;
+    float **p;
+} rows;
+
+struct exec_seq {
+    uint32_t n_ctx, n_tokens;
+    size_t elem_bytes; /* of a KV element */
+    uint8_t *k, *v;    /* [full layers][kv heads][n_ctx][256] */
+    uint64_t kv_bytes; /* of each of k and v */
+    float *gdn;        /* [GDN layers][value heads][GDN_STATE_FLOATS], slab order (kernels.h) */
+    float *conv;       /* [GDN layers][3][conv channels], oldest first, before the convolution */
+    uint64_t gdn_bytes, conv_bytes;
+};
+
+/* One token of the running batch. */
+typedef struct batch_token {
+    exec_seq *seq;
+    uint32_t pos;
+    uint32_t i_seg;
+} batch_token;
+
+/* One expert, or the shared expert, with the tokens routed to it. */
+typedef struct moe_group {
+    matrix gate, up, down;
+    uint32_t first, n; /* rows [first, first + n) of the slot buffers */
+} moe_group;
+
+typedef struct cpu_exec {
+    executor base;
+    const model_shape *shape;
+    const model_weights *weights;
+    cpu_kernels kern;
+    pool *pool;
+    uint32_t n_threads, chunk;
+    calla_kv_type kv_type;
+    uint64_t scratch_bytes; /* of `scratch` */
+    uint8_t *scratch;       /* everything below, except per-sequence state */
+
+    /* the running batch */
+    uint32_t n_tokens;
+    const exec_segment *segs;
+    uint32_t n_segs;
+    uint32_t *seg_first;                   /* [chunk] first token of a segment */
+    batch_token *tokens;                   /* [chunk] */
+    float *inv_freq, *rope_cos, *rope_sin; /* [32], [chunk][32] */
+
+    rows x, xn, xp; /* [chunk][hidden]: residual, normed, normed and prepared for Q4 */
+    rows mix, mixp; /* [chunk][max(gdn value width, q width)]: block output, prepared */
+    /* Gated DeltaNet */
+    rows qkv, conv, z; /* [chunk][conv channels], same, [chunk][value width] */
+    rows b, a;         /* [chunk][value heads]; become beta and decay */
+    /* attention */
+    rows q, k, v;     /* [chunk][2 * q width], [chunk][kv width] */
+    float *attn_part; /* [part_rows][256] partial outputs of spans */
+    attn_state *attn_part_st;
+    uint32_t part_rows;
+    /* mixture of experts; slots: chunk * n_experts_used routed, then chunk shared */
+    rows logits, shared_logit;         /* [chunk][n_experts], [chunk][16] */
+    rows slot_gate, slot_up, slot_act; /* [slots][max expert width] */
+    rows slot_out;                     /* [slots][hidden] */
+    const float **slot_x, **slot_xp;   /* [slots] input rows */
+    float **logit_y;                   /* [chunk] output rows of lm_head */
+    uint32_t *route_expert;            /* [chunk][used] */
+    float *route_weight;               /* [chunk][used] */
+    uint32_t *route_slot;              /* [chunk][used] */
+    uint32_t *expert_count;            /* [n_experts + 1] */
+    moe_group *groups;                 /* [n_experts + 1] */
+    uint32_t n_groups;
+    /* per thread */
+    float *thread_mem;
+    size_t thread_floats;
+} cpu_exec;
+
+static inline const float *const *rows_c(const rows *r)
+{
+    return (const float *const *)r->p;
+}
+
+static inline float *thread_scratch(const cpu_exec *ex, uint32_t i_thread)
+{
+    return ex->thread_mem + ex->thread_floats * i_thread;
+}
+
+/* y = W x for n_tokens rows; xp is x prepared for Q4 matrices (unused otherwise). */
+typedef struct linear_job {
+    const matrix *w;
+    const float *const *x, *const *xp;
+    float *const *y;
+    uint32_t n_tokens;
+} linear_job;
+
+#define LINEAR_JOBS_MAX 4u
+
+/* Runs the jobs side by side over all threads. */
+void linear_run(cpu_exec *ex, const linear_job *jobs, uint32_t n_jobs);
+/* One job on the calling thread, rows [row0, row1). */
+void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
+                 float *scratch);
+/* Rows per task so that every thread gets several tasks; a multiple of `align`. */
+uint32_t linear_task_rows(const cpu_exec *ex, uint64_t total_rows, uint32_t align);
+/* Floats of per-thread scratch a matmul needs for this model. */
+size_t linear_scratch_floats(const model_shape *s);
+
+/* The blocks read xn/xp and leave their result in mix/mixp (gdn, attention: before the output
+ * projection, which they then add to x) or add it to x (moe). */
+void gdn_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_gdn);
+void attention_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_full);
+void moe_block(cpu_exec *ex, uint32_t i_layer, const float *next_norm);
+
+/* xn = rmsnorm(x) * w, xp = prepared xn, for one token. */
+void norm_token(const cpu_exec *ex, uint32_t t, const float *w);
+
+/* Per-thread scratch of the attention tiles, and rows of partial results for divided spans. */
+size_t attention_scratch_floats(const model_shape *s);
+uint32_t attention_part_rows(const model_shape *s);
+
+calla_status cpu_forward(cpu_exec *ex, const exec_segment *segs, uint32_t n_segs, calla_error *err);
+
+#endif
