@@ -7,10 +7,17 @@
 #define ATTR_ALIGNED(n)        __attribute__((aligned(n)))
 #define ATTR_UNUSED            __attribute__((unused))
 #define ATTR_NODISCARD         __attribute__((warn_unused_result))
+#define ATTR_INLINE            __attribute__((always_inline)) inline
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
 #if defined(__x86_64__)
 #define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */
+#endif
+/* Before a loop with a constant trip count: unroll it completely. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
 #endif
 #else
 #error "calla needs GCC or Clang"
