@@ -13,6 +13,8 @@
 #include "base/json.h"
 #include "format/safetensors.h"
 
+#define CHECKPOINT_SINGLE     "model.safetensors"
+#define CHECKPOINT_INDEX      "model.safetensors.index.json"
 #define CHECKPOINT_SHARDS_MAX 4096u
 #define CHECKPOINT_JSON_MAX   (64u << 20) /* bytes of config.json, index, ... */
 
@@ -26,6 +28,7 @@ size_t checkpoint_count(const checkpoint *ck);                  /* tensors over 
 const st_tensor *checkpoint_at(const checkpoint *ck, size_t i); /* sorted by name */
 const st_tensor *checkpoint_find(const checkpoint *ck, const char *name);
 size_t checkpoint_n_shards(const checkpoint *ck);
+const char *checkpoint_shard_name(const checkpoint *ck, size_t i);
 uint64_t checkpoint_file_bytes(const checkpoint *ck);                 /* sum over the shards */
 const json_value *checkpoint_config(const checkpoint *ck);            /* root of config.json */
 const json_value *checkpoint_generation_config(const checkpoint *ck); /* NULL when absent */

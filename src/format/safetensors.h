@@ -17,6 +17,7 @@
 #define SAFETENSORS_HEADER_MAX  (64u << 20) /* bytes */
 #define SAFETENSORS_TENSORS_MAX 200000u
 #define SAFETENSORS_DIMS_MAX    8u
+#define SAFETENSORS_NAME_MAX    255u /* bytes */
 
 typedef enum st_dtype {
     ST_U8,
@@ -56,6 +57,7 @@ calla_status safetensors_parse(safetensors **out, const char *what, const uint8_
                                calla_error *err);
 void safetensors_close(safetensors *st);
 
+uint64_t safetensors_file_bytes(const safetensors *st);
 size_t safetensors_count(const safetensors *st);
 /* i-th tensor in order of its data offset. */
 const st_tensor *safetensors_at(const safetensors *st, size_t i);

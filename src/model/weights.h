@@ -95,7 +95,6 @@ typedef struct weight_group {
 } weight_group;
 
 #define WEIGHT_GROUPS 11u
-void weights_groups(const checkpoint *ck, const model_shape *shape,
-                    weight_group out[WEIGHT_GROUPS]);
+void weights_groups(const checkpoint *ck, weight_group out[WEIGHT_GROUPS]);
 
 #endif
