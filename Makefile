@@ -1,76 +1,147 @@
-# calla - `make help` is the front page.
+# calla - `make help` lists the targets.
+#
+# Needs GNU make 3.81 or later and GCC or Clang; x86-64 or arm64; Linux or macOS.
+#   BUILD=dir       where everything is built             (build)
+#   CC, CFLAGS, CPPFLAGS, LDFLAGS, LDLIBS                 added after the project's own flags
+#   OPT='-O2 -g'    optimisation                          SAN=-fsanitize=...  sanitizers
+#   WERROR=0|1      warnings are errors; on by default with the compilers that CI proves
+#   V=1             show the commands
+#   PREFIX, DESTDIR see `make install`
+# A file config.mk beside this one, which git ignores, may set any of them for good.
 .DEFAULT_GOAL := all
+-include config.mk
 
+VERSION := $(shell sed -n 's/^.define CALLA_VERSION "\(.*\)"/\1/p' include/calla.h)
 PREFIX  ?= /usr/local
 DESTDIR ?=
 BUILD   ?= build
 V       ?= 0
+Q       := $(if $(filter 1,$(V)),,@)
 
-CC      ?= cc
-AR      ?= ar
-UNAME_S := $(shell uname -s)
-ARCH    := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
-PKG     ?= pkg-config
-LIBS    := yajl libutf8proc
-CLILIBS := libedit
+CC   ?= cc
+AR   ?= ar
+PKG  ?= pkg-config
+OPT  ?= -O2 -g
+SAN  ?=
+
+OS         := $(shell uname -s)
+ARCH       := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
+CC_VERSION := $(shell $(CC) -dumpversion 2>/dev/null)
+# GCC 12 and Clang 14 are the compilers of .ci/run; a newer one may know new warnings.
+ifeq ($(origin WERROR),undefined)
+WERROR := $(if $(filter 12 14.0.6,$(CC_VERSION)),1,0)
+endif
+
+# ---- Libraries ---------------------------------------------------------------------------------
+
+LIBS := yajl libutf8proc
+LIBS_FOUND := $(shell $(PKG) --exists $(LIBS) 2>/dev/null && echo 1)
+ifeq ($(LIBS_FOUND),1)
+LIB_CPPFLAGS := $(shell $(PKG) --cflags $(LIBS))
+LIB_LDLIBS   := $(shell $(PKG) --libs $(LIBS))
+else # No pkg-config: the names that the libraries have everywhere.
+BREW         := $(if $(filter Darwin,$(OS)),$(shell brew --prefix 2>/dev/null))
+LIB_CPPFLAGS := $(if $(BREW),-I$(BREW)/include)
+LIB_LDLIBS   := $(if $(BREW),-L$(BREW)/lib) -lyajl -lutf8proc
+endif
+EDIT_CPPFLAGS := $(shell $(PKG) --cflags libedit 2>/dev/null)
+EDIT_LDLIBS   := $(shell $(PKG) --libs libedit 2>/dev/null)
+# Empty, or the libraries that a build cannot do without; see `need-libs`.
+ifneq ($(LIBS_FOUND)$(if $(EDIT_LDLIBS),1),11)
+MISSING := $(shell CC='$(CC)' CPPFLAGS='$(LIB_CPPFLAGS) $(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' \
+                   sh tools/deps.sh --missing build)
+endif
+EDIT_LDLIBS   := $(or $(strip $(EDIT_LDLIBS)),-ledit)
+
+# ---- Flags -------------------------------------------------------------------------------------
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wundef -Wvla \
-        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Werror
-OPT  ?= -O2 -g
+        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2
 # No -ffast-math anywhere. -ffp-contract=off: a*b+c is fused only where the source says fma.
-CSTD := -std=c11 -ffp-contract=off -fno-math-errno -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
-SAN  ?=
-CPPFLAGS += -Iinclude -Isrc $(shell $(PKG) --cflags $(LIBS) $(CLILIBS) 2>/dev/null)
-CFLAGS   += $(CSTD) $(OPT) $(WARN) -fvisibility=hidden $(SAN)
-LDLIBS   += $(shell $(PKG) --libs $(LIBS) 2>/dev/null) -lm -lpthread
-CLILDLIBS := $(shell $(PKG) --libs $(CLILIBS) 2>/dev/null)
-LDFLAGS  += $(SAN)
+C_FLAGS := -std=c11 -ffp-contract=off -fno-math-errno -fvisibility=hidden \
+           -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
+# All that decides what an object contains: a change rebuilds it ($(BUILD)/flags.txt).
+COMPILE := $(CC) -Iinclude -Isrc $(LIB_CPPFLAGS) $(C_FLAGS) $(OPT) $(SAN) $(CPPFLAGS) $(CFLAGS)
+DIAG    := $(WARN) $(if $(filter 1,$(WERROR)),-Werror)
+LINK    := $(CC) $(SAN) $(LDFLAGS)
+LINK_LIBS := $(LIB_LDLIBS) -lm -lpthread $(LDLIBS)
 
-LIB_SRC := $(wildcard src/base/*.c src/format/*.c src/model/*.c src/exec/*.c src/exec/cpu/*.c src/text/*.c src/engine/*.c)
-ifneq ($(ARCH),x86_64)
-LIB_SRC := $(filter-out %_avx2.c %_avx512.c,$(LIB_SRC))
-endif
-ifeq ($(filter aarch64 arm64,$(ARCH)),)
-LIB_SRC := $(filter-out %_neon.c,$(LIB_SRC))
-endif
-CLI_SRC := $(wildcard src/cli/*.c)
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
-CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+# The last part of a file's name, as in matmul_avx2.c, says which instructions it may use.
+ISA_avx2       := -mavx2 -mfma
+ISA_avx512     := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+ISA_avx512vnni := $(ISA_avx512) -mavx512vnni
+ISA_neon       :=
+ISA_i8mm       := -march=armv8.2-a+i8mm
+isa             = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-Q := $(if $(filter 1,$(V)),,@)
+ISAS_x86 := avx2 avx512 avx512vnni
+ISAS_arm := neon i8mm
+ISAS_off := $(if $(filter x86_64,$(ARCH)),,$(ISAS_x86)) \
+            $(if $(filter aarch64 arm64,$(ARCH)),,$(ISAS_arm))
 
-all: $(BUILD)/calla $(BUILD)/libcalla.a
+# ---- Sources -----------------------------------------------------------------------------------
 
-$(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma
-$(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512
+LIB_DIRS := base format model exec exec/cpu text engine
+LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
+              $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
+CLI_SRC  := $(sort $(wildcard src/cli/*.c))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
-$(BUILD)/src/cli/%.o: CPPFLAGS += -DCALLA_PREFIX='"$(PREFIX)"'
+# ---- Building ----------------------------------------------------------------------------------
 
-$(BUILD)/%.o: %.c
+all: $(if $(CLI_SRC),$(BUILD)/calla) $(BUILD)/libcalla.a compile_commands.json ## build/calla, build/libcalla.a, compile_commands.json
+
+$(CLI_OBJ): EXTRA := $(EDIT_CPPFLAGS) -DCALLA_PREFIX='"$(PREFIX)"'
+$(CLI_OBJ): $(BUILD)/prefix.txt
+
+$(BUILD)/%.o: %.c $(BUILD)/flags.txt
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(COMPILE) $(DIAG) $(call isa,$<) $(EXTRA) -MMD -MP -c $< -o $@
 
-$(BUILD)/libcalla.a: $(LIB_OBJ)
-	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(BUILD)/libcalla.a: $(LIB_OBJ) $(BUILD)/objects.txt
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
 
 $(BUILD)/calla: $(CLI_OBJ) $(BUILD)/libcalla.a
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CLILDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(EDIT_LDLIBS)
 
-# Unit tests: tests/unit/test_X.c, each a cmocka program linked with the library.
-UNIT_SRC := $(wildcard tests/unit/test_*.c)
-UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
-$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libcalla.a
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(filter-out -Wmissing-prototypes,$(CFLAGS)) -MMD -MP -Itests $< -o $@ $(LDFLAGS) $(BUILD)/libcalla.a $(LDLIBS) -lcmocka
+# Files that change only when what they record changes.
+record = @mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$1)' >$@.tmp; \
+         if cmp -s $@.tmp $@; then rm -f $@.tmp; else mv $@.tmp $@; fi
+$(BUILD)/flags.txt: FORCE $(if $(MISSING),need-libs)
+	$(call record,$(COMPILE) $(CC_VERSION) $(ISA_avx512vnni) $(ISA_i8mm))
+$(BUILD)/prefix.txt: FORCE
+	$(call record,$(PREFIX))
+$(BUILD)/objects.txt: FORCE
+	$(call record,$(LIB_OBJ))
 
-unit: $(UNIT_BIN)
-	@for t in $(UNIT_BIN); do $$t || exit 1; done
+need-libs:
+	@echo "calla needs: $(strip $(MISSING)). 'make deps' installs what is missing;" \
+	      "'make demo' and 'make test' do so first." >&2; exit 1
 
-# Modules while they are being built: make obj O="src/text/chat.c ..."
-objs: $(LIB_OBJ) $(CLI_OBJ)
+include mk/test.mk
+include mk/install.mk
+-include mk/neon.mk
 
-clean:
-	rm -rf $(BUILD)
+# For editors and clang-tidy; written from the variables above, so it is right without a build.
+DB_SRC := $(LIB_SRC) $(CLI_SRC) $(TEST_SRC)
+compile_commands.json: FORCE
+	@printf '%s\n' $(foreach s,$(DB_SRC),'$(s) $(call isa,$(s))') | \
+	    COMPILE='$(subst ','\'',$(COMPILE) $(EDIT_CPPFLAGS) -Itests $(WARN))' BUILD='$(BUILD)' \
+	    sh tools/compdb.sh >$@.tmp
+	@if cmp -s $@.tmp $@; then rm -f $@.tmp; else mv $@.tmp $@; fi
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all unit objs clean
+clean: ## remove what was built
+	rm -rf build build-* compile_commands.json
+
+help: ## this page
+	@echo "calla $(VERSION): local inference for Qwen3.6-35B-A3B"
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' \
+	    $(filter-out %.d config.mk,$(MAKEFILE_LIST))
+	@sed -n '/^#   [A-Z]/s/^# //p' Makefile
+
+-include $(patsubst %.o,%.d,$(wildcard $(LIB_OBJ) $(CLI_OBJ)))
+FORCE:
+.PHONY: all clean help need-libs FORCE
+.SUFFIXES:
+.DELETE_ON_ERROR:

@@ -1,0 +1,29 @@
+# make install PREFIX=/usr/local DESTDIR=: the program, the library, its header, pkg-config file,
+# man page, and the demonstration model, which `calla` looks for in PREFIX/share/calla/models/nano.
+
+BINDIR     ?= $(PREFIX)/bin
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR     ?= $(PREFIX)/share/man
+DATADIR     = $(PREFIX)/share/calla
+INSTALL    ?= install
+NANO       := $(filter-out %.md,$(wildcard models/nano/*))
+
+install: all ## into PREFIX (/usr/local), below DESTDIR when that is set
+	$(INSTALL) -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \
+	    '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(DATADIR)/models/nano'
+	$(INSTALL) -m 755 $(BUILD)/calla '$(DESTDIR)$(BINDIR)/calla'
+	$(INSTALL) -m 644 $(BUILD)/libcalla.a '$(DESTDIR)$(LIBDIR)/libcalla.a'
+	$(INSTALL) -m 644 include/calla.h '$(DESTDIR)$(INCLUDEDIR)/calla.h'
+	$(INSTALL) -m 644 docs/calla.1 '$(DESTDIR)$(MANDIR)/man1/calla.1'
+	$(INSTALL) -m 644 $(NANO) '$(DESTDIR)$(DATADIR)/models/nano/'
+	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@includedir@|$(INCLUDEDIR)|' \
+	    -e 's|@version@|$(VERSION)|' calla.pc.in >'$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'
+	chmod 644 '$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'
+
+uninstall: ## remove what install put there
+	rm -f '$(DESTDIR)$(BINDIR)/calla' '$(DESTDIR)$(LIBDIR)/libcalla.a' '$(DESTDIR)$(INCLUDEDIR)/calla.h' \
+	    '$(DESTDIR)$(MANDIR)/man1/calla.1' '$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'
+	rm -rf '$(DESTDIR)$(DATADIR)'
+
+.PHONY: install uninstall

@@ -1,0 +1,122 @@
+# Tests, sanitizers, fuzzing, checks. Each test program prints its own counts; tools/runtests.sh
+# adds them up, and its last line is "N passed, N failed".
+
+UNIT_SRC    := $(sort $(wildcard tests/unit/test_*.c))
+UNIT_BIN    := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+KERNEL_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard tests/kernels/*.c)))
+KERNEL_OBJ  := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
+EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
+EXAMPLE_BIN := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
+REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
+TEST_SRC    := $(UNIT_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC)
+
+# ---- Programs ----------------------------------------------------------------------------------
+
+CMOCKA_LDLIBS := $(shell $(PKG) --libs cmocka 2>/dev/null || echo -lcmocka)
+TEST_CC = $(COMPILE) -Itests $(filter-out -Wmissing-prototypes,$(DIAG)) -MMD -MP
+
+$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS) $(CMOCKA_LDLIBS)
+
+$(BUILD)/calla-check: $(KERNEL_OBJ) $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+
+# Examples see the public header only, as a user's program does.
+$(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Iinclude -std=c11 $(DIAG) $(OPT) $(SAN) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) \
+	    $(BUILD)/libcalla.a $(LINK_LIBS)
+
+# A fuzz target without a fuzzer: runs its input once for each file of a folder.
+$(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $(filter %.c,$^) -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+
+programs: all $(UNIT_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
+
+# ---- Running them ------------------------------------------------------------------------------
+
+unit_tests   = $(foreach t,$(UNIT_BIN),'unit/$(notdir $(t))=$(t)')
+replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
+kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
+cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla sh $(t)')
+script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
+check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \
+               'check/headers=CC="$(CC)" FLAGS="$(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh'
+run          = @sh tools/runtests.sh
+
+test: ## all tests (a few minutes at most); installs what is missing first
+	@CC='$(CC)' sh tools/deps.sh test
+	@$(MAKE) --no-print-directory run-tests
+run-tests: programs
+	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests)
+unit: $(UNIT_BIN) ## unit tests only
+	$(run) $(unit_tests)
+check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C reference
+	$(BUILD)/calla-check
+check-cli: programs ## command line tests only
+	$(run) $(cli_tests)
+fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
+	$(run) $(replay_tests)
+lint: ## layers, banned functions, headers that stand alone; the longest functions
+	@sh tools/runtests.sh $(check_tests); rc=$$?; sh tools/longest.sh 5; exit $$rc
+
+demo: ## build, then let the demonstration model answer; installs what is missing first
+	@CC='$(CC)' sh tools/deps.sh build
+	@$(MAKE) --no-print-directory all
+	@sh tools/demo.sh $(BUILD)/calla
+
+bench: $(BUILD)/calla-check ## speed of the kernels on this machine
+	$(BUILD)/calla-check --bench
+
+# ---- Sanitizers: each in its own folder --------------------------------------------------------
+
+SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
+            TSAN_OPTIONS=halt_on_error=0
+san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 OPT='-O1 -g -fno-omit-frame-pointer'
+asan: ## tests under the address and undefined-behaviour sanitizers
+	@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
+ubsan: ## tests under the undefined-behaviour sanitizer
+	@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
+tsan: ## tests that use threads under the thread sanitizer
+	@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
+TSAN_TESTS ?= pool executor cpu session engine
+run-tsan: $(UNIT_BIN)
+	$(run) $(foreach n,$(TSAN_TESTS),$(foreach t,$(filter %/test_$(n)%,$(UNIT_BIN)),'tsan/$(notdir $(t))=$(t)'))
+
+# ---- Fuzzing -----------------------------------------------------------------------------------
+
+CLANG        ?= clang
+FUZZ_SECONDS ?= 60
+FUZZ         ?= $(FUZZ_NAMES:fuzz_%=%)
+fuzz: ## fuzz every parser: FUZZ_SECONDS=60 each, FUZZ='NAME...' to choose
+	@$(MAKE) --no-print-directory BUILD=build-fuzz CC=$(CLANG) OPT='-O1 -g -fno-omit-frame-pointer' \
+	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' \
+	    FUZZ='$(FUZZ)' run-fuzz
+$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d -fsanitize=fuzzer $< -o $@ $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+fuzz-build: $(FUZZ_NAMES:%=$(BUILD)/%)
+run-fuzz: $(FUZZ:%=$(BUILD)/fuzz_%)
+	@sh tools/fuzz.sh $(BUILD) $(FUZZ_SECONDS) $(FUZZ)
+
+# ---- Source ------------------------------------------------------------------------------------
+
+FORMAT_SRC = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.inc')
+format: ## clang-format on every source
+	clang-format -i $(FORMAT_SRC)
+format-check: ## is everything formatted?
+	@clang-format --dry-run --Werror $(FORMAT_SRC)
+tidy: compile_commands.json ## clang-tidy on the library and the program
+	@printf '%s\n' $(LIB_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
+	    sh tools/tidy.sh
+deps: ## install the libraries and the tools that building, testing and CI need
+	@CC='$(CC)' sh tools/deps.sh ci
+
+-include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
+         $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ)))
+.PHONY: programs test run-tests unit check-kernels check-cli fuzz-regress lint demo bench asan ubsan \
+        tsan run-tsan fuzz fuzz-build run-fuzz format format-check tidy deps
