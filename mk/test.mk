@@ -56,7 +56,7 @@ run-tests: programs
 unit: $(UNIT_BIN) ## unit tests only
 	$(run) $(unit_tests)
 check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C reference
-	$(BUILD)/calla-check
+	$(BUILD)/calla-check $(KERNEL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests

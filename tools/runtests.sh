@@ -49,6 +49,7 @@ one() {
 }
 
 if [ "${1:-}" = --one ]; then
+    [ -n "${2:-}" ] || exit 0 # xargs without input
     one "$(cat "$2.name")" "$(cat "$2.cmd")" "$2"
     exit 0
 fi
@@ -63,9 +64,8 @@ for t in "$@"; do
     printf '%s' "${t#*=}" >"$logs/$n.cmd"
 done
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
-for f in "$logs"/*.cmd; do
-    echo "${f%.cmd}"
-done | xargs -n 1 -P "$jobs" sh "$0" --one
+find "$logs" -name '*.cmd' | sed 's/\.cmd$//' | LC_ALL=C sort |
+    xargs -n 1 -P "$jobs" sh "$0" --one
 
 cat "$logs"/*.res 2>/dev/null | awk -v want=$# '
     { p += $1; f += $2; s += $3; n++ }

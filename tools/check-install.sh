@@ -1,0 +1,33 @@
+#!/bin/sh
+# Installs into a folder of its own, runs the installed program, builds a program against the
+# installed library by its pkg-config file, uninstalls, and looks for what stayed.
+set -eu
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+prefix=$stage/opt
+make -s install PREFIX="$prefix" BUILD="$stage/build"
+cd "$stage"
+"$prefix/bin/calla" --version
+answer=$("$prefix/bin/calla" run --max-tokens 8 -p 'What is 47 + 38?' </dev/null 2>log) || { cat log; exit 1; }
+echo "answer: $answer"
+case $answer in *85*) ;; *) echo "the installed model did not say 85"; exit 1 ;; esac
+cat >user.c <<'EOF'
+#include <calla.h>
+#include <stdio.h>
+int main(void)
+{
+    return puts(calla_version()) < 0;
+}
+EOF
+# shellcheck disable=SC2046
+${CC:-cc} user.c -o user $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs calla)
+./user
+if command -v man >/dev/null; then man --warnings -l "$prefix/share/man/man1/calla.1" >man.txt 2>man.log; fi
+if [ -s man.log ]; then cat man.log; exit 1; fi
+cd - >/dev/null
+# With DESTDIR the files name PREFIX, not the staging folder.
+make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$stage/build"
+grep -q '^prefix=/usr$' "$stage/pkg/usr/lib/pkgconfig/calla.pc"
+make -s uninstall PREFIX="$prefix"
+left=$(find "$prefix" -type f)
+[ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }
