@@ -1,3 +1,4 @@
+#define CALLA_ERROR_C
 #include "base/error.h"
 
 #include <stdarg.h>
