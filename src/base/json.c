@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <setjmp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,24 +99,62 @@ static int on_array_end(void *p)
     return s->sax->on_array_end == NULL || s->sax->on_array_end(s->sax->ctx);
 }
 
-/* YAJL allocates through these so that the failure hook reaches it. */
+/* ---- Memory of YAJL ----
+ * YAJL does not look at what its allocator returns. So a failed allocation leaves it by longjmp,
+ * and its blocks stand in a list that json_sax_parse frees. No callback of ours is on the stack
+ * then: callbacks never call YAJL. */
+
+typedef union yajl_block {
+    struct {
+        union yajl_block *prev, *next;
+    } link;
+    max_align_t align;
+} yajl_block;
+
+typedef struct yajl_memory {
+    yajl_block head; /* of a ring */
+    jmp_buf exhausted;
+} yajl_memory;
+
+static void *ya_resize(yajl_memory *m, yajl_block *b, size_t n)
+{
+    yajl_block *prev = b != NULL ? b->link.prev : m->head.link.prev;
+    yajl_block *next = b != NULL ? b->link.next : &m->head;
+    yajl_block *grown = n > SIZE_MAX - sizeof *b ? NULL : mem_resize(b, sizeof *b + n);
+    if (grown == NULL) longjmp(m->exhausted, 1);
+    grown->link.prev = prev;
+    grown->link.next = next;
+    prev->link.next = next->link.prev = grown;
+    return grown + 1;
+}
+
 static void *ya_malloc(void *ctx, size_t n)
 {
-    (void)ctx;
-    return mem_alloc(n);
+    return ya_resize(ctx, NULL, n);
 }
 
 static void *ya_realloc(void *ctx, void *p, size_t n)
 {
-    (void)ctx;
-    return mem_resize(p, n);
+    return ya_resize(ctx, p != NULL ? (yajl_block *)p - 1 : NULL, n);
 }
 
 static void ya_free(void *ctx, void *p)
 {
     (void)ctx;
-    mem_free(p);
+    if (p == NULL) return;
+    yajl_block *b = (yajl_block *)p - 1;
+    b->link.prev->link.next = b->link.next;
+    b->link.next->link.prev = b->link.prev;
+    mem_free(b);
 }
+
+static void ya_free_all(yajl_memory *m)
+{
+    while (m->head.link.next != &m->head)
+        ya_free(m, m->head.link.next + 1);
+}
+
+/* ---- Parsing ---- */
 
 /* The first line of YAJL's report, without its "parse error: " and excerpt. */
 static calla_status syntax_error(yajl_handle h, const char *what, const char *data, size_t n,
@@ -133,8 +173,17 @@ static calla_status syntax_error(yajl_handle h, const char *what, const char *da
     return st;
 }
 
-calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
-                            const json_limits *limits, calla_error *err)
+static calla_status limit_error(yajl_handle h, const sax_state *s, const char *what,
+                                calla_error *err)
+{
+    const uint64_t at = yajl_get_bytes_consumed(h);
+    return err_set_at(err, CALLA_ERR_FORMAT, at, "%s: %s (%llu) at byte %llu", what, s->fault,
+                      (unsigned long long)(s->depth == s->max_depth ? s->max_depth : s->max_nodes),
+                      (unsigned long long)at);
+}
+
+static calla_status sax_run(sax_state *s, yajl_memory *m, const char *what, const char *data,
+                            size_t n, calla_error *err)
 {
     static const yajl_callbacks callbacks = {
         .yajl_null = on_null,
@@ -147,31 +196,31 @@ calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
         .yajl_start_array = on_array,
         .yajl_end_array = on_array_end,
     };
-    yajl_alloc_funcs alloc = {ya_malloc, ya_realloc, ya_free, NULL};
+    yajl_alloc_funcs alloc = {ya_malloc, ya_realloc, ya_free, m};
+    if (setjmp(m->exhausted) != 0)
+        return err_set(err, CALLA_ERR_MEMORY, "no memory to parse %s", what);
+    yajl_handle h = yajl_alloc(&callbacks, &alloc, s);
+    yajl_status ys = yajl_parse(h, (const unsigned char *)data, n);
+    if (ys == yajl_status_ok) ys = yajl_complete_parse(h);
+    if (ys == yajl_status_ok) return CALLA_OK;
+    if (ys != yajl_status_client_canceled) return syntax_error(h, what, data, n, err);
+    if (s->fault != NULL) return limit_error(h, s, what, err);
+    if (err != NULL && err->code != CALLA_OK) return err->code; /* by the callback */
+    return err_set(err, CALLA_ERR_FORMAT, "%s: unexpected value", what);
+}
+
+calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
+                            const json_limits *limits, calla_error *err)
+{
     const char *what = limits != NULL && limits->what != NULL ? limits->what : "JSON";
     sax_state s = {.sax = sax, .max_depth = DEPTH_DEFAULT, .max_nodes = NODES_DEFAULT};
+    yajl_memory m;
+    m.head.link.prev = m.head.link.next = &m.head;
     if (limits != NULL && limits->max_depth != 0) s.max_depth = limits->max_depth;
     if (limits != NULL && limits->max_nodes != 0) s.max_nodes = limits->max_nodes;
     if (err != NULL) err->code = CALLA_OK;
-
-    yajl_handle h = yajl_alloc(&callbacks, &alloc, &s);
-    if (h == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory to parse %s", what);
-    yajl_status ys = yajl_parse(h, (const unsigned char *)data, n);
-    if (ys == yajl_status_ok) ys = yajl_complete_parse(h);
-    calla_status st = CALLA_OK;
-    if (ys == yajl_status_client_canceled && s.fault != NULL) {
-        const uint64_t at = yajl_get_bytes_consumed(h);
-        st = err_set_at(err, CALLA_ERR_FORMAT, at, "%s: %s (%llu) at byte %llu", what, s.fault,
-                        (unsigned long long)(s.depth == s.max_depth ? s.max_depth : s.max_nodes),
-                        (unsigned long long)at);
-    } else if (ys == yajl_status_client_canceled) {
-        st = err != NULL && err->code != CALLA_OK
-                 ? err->code
-                 : err_set(err, CALLA_ERR_FORMAT, "%s: unexpected value", what);
-    } else if (ys != yajl_status_ok) {
-        st = syntax_error(h, what, data, n, err);
-    }
-    yajl_free(h);
+    const calla_status st = sax_run(&s, &m, what, data, n, err);
+    ya_free_all(&m);
     return st;
 }
 
@@ -481,7 +530,7 @@ static bool write_float(strbuf *out, double d)
     do {
         (void)snprintf(s, sizeof s, "%.*e", prec - 1, d);
     } while (strtod(s, NULL) != d && ++prec <= 17);
-    const int exp10 = (int)strtol(strchr(s, 'e') + 1, NULL, 10);
+    const int exp10 = atoi(strchr(s, 'e') + 1); /* checksrc: our own snprintf output */
     if (exp10 < -4 || exp10 >= 16) {
         char digits[40];
         const size_t n = (size_t)(strchr(s, 'e') - s);
