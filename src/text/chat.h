@@ -16,10 +16,17 @@ typedef struct chat_prompt {
     size_t n_outside, cap_outside;
 } chat_prompt;
 
-/* messages: parsed array; tools: parsed array or NULL. */
+/* messages: parsed array; tools: parsed array or NULL. Values that the template would misread
+ * rather than refuse (a string as tools, a list as a message) are misread in the same way. On
+ * failure *out is empty. Time and memory are linear in the input. */
 calla_status chat_render(chat_prompt *out, const json_value *messages, const json_value *tools,
                          const calla_chat_options *options, calla_error *err);
-void chat_prompt_deinit(chat_prompt *p);
+void chat_prompt_deinit(chat_prompt *p); /* zeroed struct is fine */
+
+/* As chat_render, from JSON text (tools: NULL for none). */
+calla_status chat_render_json(chat_prompt *out, const char *messages, size_t n_messages,
+                              const char *tools, size_t n_tools, const calla_chat_options *options,
+                              calla_error *err);
 
 /* Compares the folder's chat_template.jinja with the template these rules implement (by length and
  * 64-bit hash): any other is CALLA_ERR_UNSUPPORTED, never approximated. Absent file: accepted. */
