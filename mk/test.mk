@@ -3,7 +3,7 @@
 
 UNIT_SRC    := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_BIN    := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
-KERNEL_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard tests/kernels/*.c)))
+KERNEL_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard tests/kernel/*.c)))
 KERNEL_OBJ  := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
 EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
@@ -21,8 +21,13 @@ $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS) $(CMOCKA_LDLIBS)
 
-$(BUILD)/calla-check: $(KERNEL_OBJ) $(BUILD)/libcalla.a
-	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+# The kernel check needs no library beyond libm: it is also cross-compiled and run under emulation.
+CHECKED_SRC := src/base/error.c src/base/mem.c \
+               $(filter src/exec/cpu/ref.c src/exec/cpu/dispatch.c $(foreach i,$(ISAS_x86) $(ISAS_arm),\
+                        src/exec/cpu/%_$(i).c),$(LIB_SRC))
+CHECKED_OBJ := $(CHECKED_SRC:%.c=$(BUILD)/%.o)
+$(BUILD)/calla-check: $(KERNEL_OBJ) $(CHECKED_OBJ)
+	$(Q)$(LINK) -o $@ $^ -lm $(LDLIBS)
 
 # Examples see the public header only, as a user's program does.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
