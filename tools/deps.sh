@@ -64,14 +64,23 @@ as_root() {
     fi
 }
 
+# quiet COMMAND...: shows what it printed only when it fails.
+quiet() {
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 </dev/null
+    rc=$?
+    [ $rc = 0 ] || cat "$log"
+    rm -f "$log"
+    return $rc
+}
+
 apt_install() {
-    install='env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends'
-    if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
-        as_root apt-get -q update || return 1
+    install='env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends'
+    if ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
+        as_root $install "$@" >/dev/null 2>&1 </dev/null && return
     fi
-    as_root $install "$@" </dev/null && return
-    # The package lists may be old.
-    as_root apt-get -q update && as_root $install "$@" </dev/null
+    # There were no package lists, or they are old.
+    quiet as_root apt-get -q update && quiet as_root $install "$@"
 }
 
 mode=install
