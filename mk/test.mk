@@ -40,6 +40,11 @@ $(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $(filter %.c,$^) -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
+# Programs that tools/oracle/ compares with reference implementations in Python.
+$(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+
 programs: all $(UNIT_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
 
 # ---- Running them ------------------------------------------------------------------------------
@@ -121,7 +126,8 @@ tidy: compile_commands.json ## clang-tidy on the library and the program
 deps: ## install the libraries and the tools that building, testing and CI need
 	@CC='$(CC)' sh tools/deps.sh ci
 
--include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
+-include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
+         $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ)))
 .PHONY: programs test run-tests unit check-kernels check-cli fuzz-regress lint demo bench asan ubsan \
         tsan run-tsan fuzz fuzz-build run-fuzz format format-check tidy deps
