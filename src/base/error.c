@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static calla_status err_vset(calla_error *err, calla_status code, uint64_t offset, const char *fmt,
-                             va_list ap)
+static ATTR_PRINTF(4, 0) calla_status
+    err_vset(calla_error *err, calla_status code, uint64_t offset, const char *fmt, va_list ap)
 {
     if (err != NULL) {
         err->code = code;
