@@ -10,7 +10,8 @@ EXAMPLE_BIN := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
 REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
-TEST_SRC    := $(UNIT_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC)
+BENCH_SRC   := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard bench/*.c)))
+TEST_SRC    := $(UNIT_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
 
 # ---- Programs ----------------------------------------------------------------------------------
 
@@ -79,7 +80,13 @@ demo: ## build, then let the demonstration model answer; installs what is missin
 	@$(MAKE) --no-print-directory all
 	@sh tools/demo.sh $(BUILD)/calla
 
-bench: $(BUILD)/calla-check ## speed of the kernels on this machine
+# bench/ : programs that measure; never part of the tests. BENCH_ARGS goes to bench-model.
+BENCH_OBJ := $(BENCH_SRC:%.c=$(BUILD)/%.o)
+$(BENCH_OBJ): EXTRA := -Ibench
+$(BUILD)/bench-model: $(BENCH_OBJ) $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
+	$(BUILD)/bench-model $(BENCH_ARGS)
 	$(BUILD)/calla-check --bench
 
 # ---- Sanitizers: each in its own folder --------------------------------------------------------
@@ -128,6 +135,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 
 -include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
-         $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ)))
+         $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
 .PHONY: programs test run-tests unit check-kernels check-cli fuzz-regress lint demo bench asan ubsan \
         tsan run-tsan fuzz fuzz-build run-fuzz format format-check tidy deps

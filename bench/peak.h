@@ -1,0 +1,21 @@
+/* peak.h - what this machine can do, measured in the same run as what we do with it.
+ *
+ * Threads: uses all threads of the given pool; nothing else should run.
+ */
+#ifndef CALLA_BENCH_PEAK_H
+#define CALLA_BENCH_PEAK_H
+
+#include "base/pool.h"
+
+/* Bytes per second that all threads of p together read from [data, data + n), best of n_reps. */
+double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps);
+
+/* f32 operations per second (an FMA counts two) of all threads together, from registers, with the
+ * vectors of kernel variant `variant` ("avx512", "avx2", else what the compiler makes of C). */
+double peak_fma(pool *p, const char *variant);
+
+/* One thread: n steps of independent FMAs; returns the operations done. One per instruction set. */
+double peak_fma_avx512(uint64_t n, float *sink);
+double peak_fma_avx2(uint64_t n, float *sink);
+
+#endif
