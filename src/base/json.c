@@ -19,12 +19,14 @@ typedef struct sax_state {
     const char *fault; /* limit that was hit, or NULL */
     uint32_t depth, max_depth;
     uint64_t n_nodes, max_nodes;
+    uint64_t limit; /* the one that was hit */
 } sax_state;
 
 static int sax_node(sax_state *s)
 {
     if (s->n_nodes == s->max_nodes) {
         s->fault = "more values than the limit";
+        s->limit = s->max_nodes;
         return 0;
     }
     s->n_nodes++;
@@ -36,6 +38,7 @@ static int sax_open(sax_state *s)
     if (!sax_node(s)) return 0;
     if (s->depth == s->max_depth) {
         s->fault = "nesting deeper than the limit";
+        s->limit = s->max_depth;
         return 0;
     }
     s->depth++;
@@ -178,8 +181,7 @@ static calla_status limit_error(yajl_handle h, const sax_state *s, const char *w
 {
     const uint64_t at = yajl_get_bytes_consumed(h);
     return err_set_at(err, CALLA_ERR_FORMAT, at, "%s: %s (%llu) at byte %llu", what, s->fault,
-                      (unsigned long long)(s->depth == s->max_depth ? s->max_depth : s->max_nodes),
-                      (unsigned long long)at);
+                      (unsigned long long)s->limit, (unsigned long long)at);
 }
 
 static calla_status sax_run(sax_state *s, yajl_memory *m, const char *what, const char *data,

@@ -58,12 +58,13 @@ fail:
     return st;
 }
 
-static bool has_file(const checkpoint *ck, const char *name)
+static calla_status has_file(const checkpoint *ck, const char *name, bool *yes, calla_error *err)
 {
     char *path = path_join(ck->dir, name);
-    const bool yes = path != NULL && file_exists(path);
+    if (path == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for the path of %s", name);
+    *yes = file_exists(path);
     mem_free(path);
-    return yes;
+    return CALLA_OK;
 }
 
 /* ---- Index ---- */
@@ -163,7 +164,12 @@ static calla_status open_shards(checkpoint *ck, entry *entries, size_t n, calla_
         return err_set(err, CALLA_ERR_FORMAT,
                        CHECKPOINT_INDEX ": expected at most %u shards, found %zu",
                        CHECKPOINT_SHARDS_MAX, n_shards);
-    if (!single && has_file(ck, CHECKPOINT_SINGLE))
+    bool both = false;
+    if (!single) {
+        const calla_status st = has_file(ck, CHECKPOINT_SINGLE, &both, err);
+        if (st != CALLA_OK) return st;
+    }
+    if (both)
         return err_set(err, CALLA_ERR_FORMAT,
                        "%s: expected either " CHECKPOINT_SINGLE " or " CHECKPOINT_INDEX
                        " with other shards, found both",
@@ -180,7 +186,10 @@ static calla_status open_shards(checkpoint *ck, entry *entries, size_t n, calla_
 
 static calla_status open_single(checkpoint *ck, calla_error *err)
 {
-    if (!has_file(ck, CHECKPOINT_SINGLE))
+    bool found = false;
+    const calla_status st = has_file(ck, CHECKPOINT_SINGLE, &found, err);
+    if (st != CALLA_OK) return st;
+    if (!found)
         return err_set(err, CALLA_ERR_IO,
                        "%s: expected " CHECKPOINT_SINGLE " or " CHECKPOINT_INDEX ", found neither",
                        ck->dir);
@@ -279,9 +288,11 @@ static calla_status open_all(checkpoint *ck, calla_error *err)
         return err_set(err, CALLA_ERR_IO, "%s: expected the folder of a checkpoint, found a file",
                        ck->dir);
     TRY(read_json(ck, "config.json", &ck->config, err));
-    if (has_file(ck, "generation_config.json"))
-        TRY(read_json(ck, "generation_config.json", &ck->generation, err));
-    if (has_file(ck, CHECKPOINT_INDEX)) {
+    bool found = false;
+    TRY(has_file(ck, "generation_config.json", &found, err));
+    if (found) TRY(read_json(ck, "generation_config.json", &ck->generation, err));
+    TRY(has_file(ck, CHECKPOINT_INDEX, &found, err));
+    if (found) {
         TRY(index_read(ck, &entries, &n, err));
         TRY(open_shards(ck, entries, n, err));
     } else {
