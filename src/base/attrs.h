@@ -13,11 +13,11 @@
 #if defined(__x86_64__)
 #define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */
 #endif
-/* Before a loop with a constant trip count: unroll it completely. */
+/* for (uint32_t i = 0; i < n; i++), n a constant up to 64: unrolled completely. */
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLLED(i, n) _Pragma("clang loop unroll(full)") for (uint32_t i = 0; i < (n); i++)
 #else
-#define UNROLL _Pragma("GCC unroll 64")
+#define UNROLLED(i, n) _Pragma("GCC unroll 64") for (uint32_t i = 0; i < (n); i++)
 #endif
 #else
 #error "calla needs GCC or Clang"

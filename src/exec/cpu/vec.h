@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/attrs.h"
+#include "base/ck.h"
 
 #define VEC_OP static ATTR_INLINE
 
@@ -66,6 +67,14 @@ VEC_OP vf v_load_bf16(const void *p)
 {
     const __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
+{
+    return _mm512_castsi512_ps(_mm512_loadu_si512(p));
+}
+VEC_OP vf v_set_bf16(const uint8_t *p)
+{
+    return v_set(load_bf16(p));
 }
 VEC_OP vf v_round(vf a) /* to an integer, ties to even */
 {
@@ -130,6 +139,15 @@ VEC_OP vf v_load_bf16(const void *p)
 {
     const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
+{
+    return _mm256_castsi256_ps(_mm256_loadu_si256((const void *)p));
+}
+VEC_OP vf v_set_bf16(const uint8_t *p)
+{
+    const __m256i pairs = _mm256_set1_epi16((short)load_le16(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
 VEC_OP vf v_round(vf a) /* to an integer, ties to even */
 {
@@ -200,6 +218,14 @@ VEC_OP vf v_load_bf16(const void *p)
 {
     const uint16x4_t h = vreinterpret_u16_u8(vld1_u8(p));
     return vreinterpretq_f32_u32(vshll_n_u16(h, 16));
+}
+VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
+{
+    return vreinterpretq_f32_u8(vld1q_u8(p));
+}
+VEC_OP vf v_set_bf16(const uint8_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vdup_n_u16(load_le16(p)), 16));
 }
 VEC_OP vf v_round(vf a) /* to an integer, ties to even */
 {
