@@ -1,0 +1,40 @@
+/* sampler.h - from one row of logits to one token id.
+ *
+ * Does:       penalties, temperature, top-k, top-p, min-p, one draw (calla_sampling in calla.h says
+ *             what each means). temperature 0: the largest logit, lowest id on a tie.
+ * Owns:       scratch of sampler_bytes(n_vocab), allocated at creation; nothing later.
+ * Invariants: a function of the parameters, the history and the logits alone: own generator
+ *             (xoshiro256**), sums in f64 in a fixed order. Ids in `banned` are never returned.
+ *             Ids whose weight is below e^-50 of the largest are left out: in a vocabulary of
+ *             2^18 all of them together weigh less than 2^-53, the grain of the draw.
+ * Errors:     a NaN or +infinity in the row, or nothing left to draw, is CALLA_ERR_INTERNAL.
+ * Threads:    one thread a sampler.
+ */
+#ifndef CALLA_ENGINE_SAMPLER_H
+#define CALLA_ENGINE_SAMPLER_H
+
+#include "base/error.h"
+
+typedef struct sampler sampler;
+
+/* Refuses values outside the ranges of calla.h, naming the field. */
+calla_status sampling_check(const calla_sampling *p, calla_error *err);
+
+uint64_t sampler_bytes(uint32_t n_vocab);
+
+/* banned [n_banned] is borrowed and must outlive the sampler. */
+calla_status sampler_create(sampler **out, uint32_t n_vocab, const int32_t *banned, size_t n_banned,
+                            calla_error *err);
+void sampler_destroy(sampler *s);
+
+/* Starts a response: seeds the generator, forgets earlier counts. history: the tokens before it
+ * (repetition_penalty counts them), each in [0, n_vocab). p must have passed sampling_check. */
+void sampler_begin(sampler *s, const calla_sampling *p, const int32_t *history, size_t n_history);
+
+/* logits [n_vocab], untouched. */
+calla_status sampler_draw(sampler *s, const float *logits, int32_t *id, calla_error *err);
+
+/* Counts a token of the response, for the penalties. */
+void sampler_accept(sampler *s, int32_t id);
+
+#endif
