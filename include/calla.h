@@ -223,7 +223,7 @@ typedef struct calla_memory_plan {
     uint64_t kv_bytes;       /* per session */
     uint64_t state_bytes;    /* per session: recurrent and convolution state */
     uint64_t scratch_bytes;  /* per engine */
-    uint64_t logits_bytes;   /* per session */
+    uint64_t logits_bytes;   /* per session: logits, sampler, token ids */
     uint64_t total_bytes;    /* all but weights_mapped, one session */
 } calla_memory_plan;
 

@@ -1,0 +1,212 @@
+#include "exec/null.h"
+
+#include <string.h>
+
+#include "base/ck.h"
+#include "base/mem.h"
+
+struct exec_seq {
+    uint64_t state;
+    uint32_t n_ctx, n_tokens;
+    int32_t *tokens; /* [n_ctx] */
+};
+
+typedef struct null_executor {
+    executor base;
+    uint32_t n_vocab, chunk_tokens;
+    exec_null_fault fault;
+    uint32_t runs_to_fault;
+    uint64_t n_runs;
+} null_executor;
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    return x ^ x >> 32;
+}
+
+static void null_logits(const null_executor *ex, uint64_t state, float *out)
+{
+    for (uint32_t i = 0; i < ex->n_vocab; i++)
+        out[i] = (float)(mix(state + i) >> 48) * (16.0f / 65536.0f) - 8.0f;
+}
+
+static void null_destroy(executor *ex)
+{
+    mem_free(ex);
+}
+
+static const char *null_variant(const executor *ex)
+{
+    (void)ex;
+    return "none";
+}
+
+static uint32_t null_n_threads(const executor *ex)
+{
+    (void)ex;
+    return 1;
+}
+
+static void null_plan(const executor *ex, uint32_t n_ctx, exec_plan *plan)
+{
+    (void)ex;
+    *plan = (exec_plan){.kv_bytes = (uint64_t)n_ctx * sizeof(int32_t), .state_bytes = 8};
+}
+
+static void null_seq_destroy(executor *ex, exec_seq *seq)
+{
+    (void)ex;
+    if (seq == NULL) return;
+    mem_free(seq->tokens);
+    mem_free(seq);
+}
+
+static calla_status null_seq_create(executor *ex, uint32_t n_ctx, exec_seq **out, calla_error *err)
+{
+    exec_seq *seq = mem_alloc(sizeof *seq);
+    *out = NULL;
+    if (seq != NULL) seq->tokens = mem_array(n_ctx, sizeof *seq->tokens);
+    if (seq == NULL || seq->tokens == NULL) {
+        null_seq_destroy(ex, seq);
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for a sequence of %u tokens", n_ctx);
+    }
+    seq->n_ctx = n_ctx;
+    *out = seq;
+    return CALLA_OK;
+}
+
+static uint32_t null_seq_position(const exec_seq *seq)
+{
+    return seq->n_tokens;
+}
+
+static void null_seq_reset(executor *ex, exec_seq *seq)
+{
+    (void)ex;
+    seq->n_tokens = 0;
+    seq->state = 0;
+}
+
+static calla_status null_check(const null_executor *ex, const exec_segment *segs, uint32_t n_segs,
+                               calla_error *err)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        const exec_segment *g = &segs[i];
+        n += g->n_tokens;
+        if (g->n_tokens == 0 || g->n_tokens > g->seq->n_ctx - g->seq->n_tokens ||
+            (g->want != EXEC_LOGITS_NONE) != (g->logits != NULL))
+            return err_set(err, CALLA_ERR_INTERNAL, "segment %u breaks the executor's contract", i);
+        for (uint32_t t = 0; t < g->n_tokens; t++)
+            if (g->tokens[t] < 0 || (uint32_t)g->tokens[t] >= ex->n_vocab)
+                return err_set(err, CALLA_ERR_INTERNAL, "token id %d is outside the vocabulary",
+                               (int)g->tokens[t]);
+    }
+    if (n > ex->chunk_tokens)
+        return err_set(err, CALLA_ERR_INTERNAL, "a run of %u tokens is longer than a chunk",
+                       (uint32_t)n);
+    return CALLA_OK;
+}
+
+static void null_append(const null_executor *ex, const exec_segment *g)
+{
+    for (uint32_t t = 0; t < g->n_tokens; t++) {
+        exec_seq *seq = g->seq;
+        seq->tokens[seq->n_tokens++] = g->tokens[t];
+        seq->state = mix(seq->state ^ ((uint64_t)g->tokens[t] + 0x9e3779b97f4a7c15u));
+        if (g->want == EXEC_LOGITS_ALL)
+            null_logits(ex, seq->state, g->logits + (size_t)t * ex->n_vocab);
+    }
+    if (g->want == EXEC_LOGITS_LAST) null_logits(ex, g->seq->state, g->logits);
+}
+
+static calla_status null_run(executor *base, const exec_segment *segs, uint32_t n_segs,
+                             calla_error *err)
+{
+    null_executor *ex = (null_executor *)base;
+    ex->n_runs++;
+    const calla_status st = null_check(ex, segs, n_segs, err);
+    if (st != CALLA_OK) return st;
+    if (ex->fault != NULL_FAULT_NONE && ex->runs_to_fault-- == 0) {
+        const exec_null_fault fault = ex->fault;
+        ex->fault = NULL_FAULT_NONE;
+        for (uint32_t i = 0; i < n_segs; i++) {
+            if (segs[i].logits != NULL) segs[i].logits[0] = 1e9f; /* a run may leave rubbish */
+            if (fault == NULL_FAULT_BROKEN) segs[i].seq->n_tokens++;
+        }
+        return err_set(err, CALLA_ERR_INTERNAL, "the null device failed as arranged");
+    }
+    for (uint32_t i = 0; i < n_segs; i++)
+        null_append(ex, &segs[i]);
+    return CALLA_OK;
+}
+
+/* Image: the state (8 bytes), then the tokens (4 bytes each). */
+static uint64_t null_image_bytes(const executor *ex, uint32_t n_tokens)
+{
+    (void)ex;
+    return sizeof(uint64_t) + (uint64_t)n_tokens * sizeof(int32_t);
+}
+
+static void null_seq_save(executor *ex, const exec_seq *seq, uint8_t *image)
+{
+    (void)ex;
+    memcpy(image, &seq->state, sizeof seq->state);
+    memcpy(image + sizeof seq->state, seq->tokens, seq->n_tokens * sizeof *seq->tokens);
+}
+
+static calla_status null_seq_load(executor *ex, exec_seq *seq, const uint8_t *image,
+                                  uint32_t n_tokens, calla_error *err)
+{
+    (void)ex;
+    if (n_tokens > seq->n_ctx)
+        return err_set(err, CALLA_ERR_FULL, "an image of %u tokens does not fit into %u", n_tokens,
+                       seq->n_ctx);
+    memcpy(&seq->state, image, sizeof seq->state);
+    memcpy(seq->tokens, image + sizeof seq->state, n_tokens * sizeof *seq->tokens);
+    seq->n_tokens = n_tokens;
+    return CALLA_OK;
+}
+
+static const exec_ops null_ops = {
+    .name = "null",
+    .destroy = null_destroy,
+    .variant = null_variant,
+    .n_threads = null_n_threads,
+    .plan = null_plan,
+    .seq_create = null_seq_create,
+    .seq_destroy = null_seq_destroy,
+    .seq_position = null_seq_position,
+    .seq_reset = null_seq_reset,
+    .run = null_run,
+    .seq_image_bytes = null_image_bytes,
+    .seq_save = null_seq_save,
+    .seq_load = null_seq_load,
+};
+
+calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_tokens,
+                              calla_error *err)
+{
+    null_executor *ex = mem_alloc(sizeof *ex);
+    *out = NULL;
+    if (ex == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for the null device");
+    ex->base.ops = &null_ops;
+    ex->n_vocab = n_vocab;
+    ex->chunk_tokens = chunk_tokens;
+    *out = &ex->base;
+    return CALLA_OK;
+}
+
+void exec_null_fail(executor *base, exec_null_fault fault, uint32_t n_runs)
+{
+    null_executor *ex = (null_executor *)base;
+    ex->fault = fault;
+    ex->runs_to_fault = n_runs;
+}
+
+uint64_t exec_null_runs(const executor *ex)
+{
+    return ((const null_executor *)ex)->n_runs;
+}

@@ -1,0 +1,29 @@
+/* null.h - the null device: an executor without a model.
+ *
+ * Does:       keeps the whole contract of executor.h with a hash in place of the forward pass: the
+ *             logits after a token are a pure function of the tokens up to it. Tests of everything
+ *             above the executor run on it in microseconds.
+ * Faults:     exec_null_fail arranges for one later run() to fail, in either way that executor.h
+ *             allows, so that the callers' error paths can be tested.
+ */
+#ifndef CALLA_EXEC_NULL_H
+#define CALLA_EXEC_NULL_H
+
+#include "exec/executor.h"
+
+typedef enum exec_null_fault {
+    NULL_FAULT_NONE,
+    NULL_FAULT_CLEAN, /* fails; sequences stay as they were */
+    NULL_FAULT_BROKEN /* fails half-way; the sequence's position has moved */
+} exec_null_fault;
+
+calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_tokens,
+                              calla_error *err);
+
+/* The run after the next n_runs ones fails with CALLA_ERR_INTERNAL, once. */
+void exec_null_fail(executor *ex, exec_null_fault fault, uint32_t n_runs);
+
+/* run() calls so far. */
+uint64_t exec_null_runs(const executor *ex);
+
+#endif
