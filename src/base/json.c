@@ -532,7 +532,7 @@ static bool write_float(strbuf *out, double d)
     do {
         (void)snprintf(s, sizeof s, "%.*e", prec - 1, d);
     } while (strtod(s, NULL) != d && ++prec <= 17);
-    const int exp10 = atoi(strchr(s, 'e') + 1); /* checksrc: our own snprintf output */
+    const int exp10 = (int)strtol(strchr(s, 'e') + 1, NULL, 10);
     if (exp10 < -4 || exp10 >= 16) {
         char digits[40];
         const size_t n = (size_t)(strchr(s, 'e') - s);

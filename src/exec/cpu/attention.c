@@ -219,7 +219,7 @@ static void tile_task(void *p, uint32_t i_task, uint32_t i_thread)
             }
             acc[r].m = tl.st[r].m;
             acc[r].l = tl.st[r].l;
-            memcpy(acc[r].o, tl.st[r].o, D * sizeof(float));
+            memcpy(acc_o + (size_t)r * D, span_o + (size_t)r * D, D * sizeof(float));
         }
     }
     tile_finish(c, &tl, acc, t0);
