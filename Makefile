@@ -56,7 +56,7 @@ EDIT_LDLIBS   := $(or $(strip $(EDIT_LDLIBS)),-ledit)
 # ---- Flags -------------------------------------------------------------------------------------
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wundef -Wvla \
-        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2
+        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wno-format-truncation
 # No -ffast-math anywhere. -ffp-contract=off: a*b+c is fused only where the source says fma.
 C_FLAGS := -std=c11 -ffp-contract=off -fno-math-errno -fvisibility=hidden \
            -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE

@@ -90,16 +90,18 @@ bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and
 	$(BUILD)/calla-check --bench
 
 # ---- Sanitizers: each in its own folder --------------------------------------------------------
+# Their instrumentation makes GCC warn of what is not there; the plain build has proven the warnings.
 
 SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
             TSAN_OPTIONS=halt_on_error=0
-san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 OPT='-O1 -g -fno-omit-frame-pointer'
+san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 WERROR=0 \
+            OPT='-O1 -g -fno-omit-frame-pointer'
 asan: ## tests under the address and undefined-behaviour sanitizers
-	@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
+	+@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
 ubsan: ## tests under the undefined-behaviour sanitizer
-	@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
+	+@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
 tsan: ## tests that use threads under the thread sanitizer
-	@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
+	+@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
 TSAN_TESTS ?= pool executor cpu session engine
 run-tsan: $(UNIT_BIN)
 	$(run) $(foreach n,$(TSAN_TESTS),$(foreach t,$(filter %/test_$(n)%,$(UNIT_BIN)),'tsan/$(notdir $(t))=$(t)'))
