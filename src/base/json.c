@@ -63,9 +63,19 @@ static int on_number(void *p, const char *t, size_t n)
     return sax_node(s) && (s->sax->on_number == NULL || s->sax->on_number(s->sax->ctx, t, n));
 }
 
+/* Half of a surrogate pair by itself, as in "\\udc00", becomes U+FFFD. YAJL wrote it: raw text was
+ * checked before, so these bytes are in YAJL's own buffer of unescaped strings. */
+static void replace_surrogates(const unsigned char *t, size_t n)
+{
+    unsigned char *w = (unsigned char *)(uintptr_t)t;
+    for (size_t i = 0; i + 2 < n; i++)
+        if (w[i] == 0xed && w[i + 1] >= 0xa0) memcpy(w + i, "\xef\xbf\xbd", 3);
+}
+
 static int on_string(void *p, const unsigned char *t, size_t n)
 {
     sax_state *s = p;
+    replace_surrogates(t, n);
     return sax_node(s) &&
            (s->sax->on_string == NULL || s->sax->on_string(s->sax->ctx, (const char *)t, n));
 }
@@ -73,6 +83,7 @@ static int on_string(void *p, const unsigned char *t, size_t n)
 static int on_key(void *p, const unsigned char *t, size_t n)
 {
     sax_state *s = p;
+    replace_surrogates(t, n);
     return s->sax->on_key == NULL || s->sax->on_key(s->sax->ctx, (const char *)t, n);
 }
 
@@ -159,6 +170,47 @@ static void ya_free_all(yajl_memory *m)
 
 /* ---- Parsing ---- */
 
+/* Bytes of the UTF-8 character at s, 0 if it is none: overlong forms, surrogates, what lies beyond
+ * U+10FFFF, or a cut end. */
+static size_t utf8_char(const unsigned char *s, size_t n)
+{
+    const unsigned char c = s[0];
+    if (c < 0x80) return 1;
+    const size_t len = c >= 0xc2 && c <= 0xdf   ? 2
+                       : c >= 0xe0 && c <= 0xef ? 3
+                       : c >= 0xf0 && c <= 0xf4 ? 4
+                                                : 0;
+    if (len == 0 || len > n) return 0;
+    const unsigned char lo = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    const unsigned char hi = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    if (s[1] < lo || s[1] > hi) return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return len;
+}
+
+/* YAJL accepts byte sequences that only look like UTF-8. */
+static calla_status check_utf8(const char *what, const char *data, size_t n, calla_error *err)
+{
+    const unsigned char *s = (const unsigned char *)data;
+    for (size_t i = 0; i < n;) {
+        uint64_t eight;
+        if (n - i >= sizeof eight) {
+            memcpy(&eight, s + i, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        const size_t len = utf8_char(s + i, n - i);
+        if (len == 0)
+            return err_set_at(err, CALLA_ERR_FORMAT, i,
+                              "%s: not valid JSON at byte %zu (not UTF-8)", what, i);
+        i += len;
+    }
+    return CALLA_OK;
+}
+
 /* The first line of YAJL's report, without its "parse error: " and excerpt. */
 static calla_status syntax_error(yajl_handle h, const char *what, const char *data, size_t n,
                                  calla_error *err)
@@ -221,7 +273,8 @@ calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
     if (limits != NULL && limits->max_depth != 0) s.max_depth = limits->max_depth;
     if (limits != NULL && limits->max_nodes != 0) s.max_nodes = limits->max_nodes;
     if (err != NULL) err->code = CALLA_OK;
-    const calla_status st = sax_run(&s, &m, what, data, n, err);
+    calla_status st = check_utf8(what, data, n, err);
+    if (st == CALLA_OK) st = sax_run(&s, &m, what, data, n, err);
     ya_free_all(&m);
     return st;
 }
