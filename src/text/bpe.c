@@ -94,45 +94,40 @@ static bool short_word(const bpe *b, const char *word, size_t n, id_list *ids)
 
 /* ---- Long words: a linked list of symbols and a heap of pairs ----
  *
- * Heap entries go stale when one of their symbols is merged away or grows. They are told by the
- * product: symbols only grow to the right of their position, so a pair at the same position that
- * has changed is longer, and its product another token. */
+ * A heap entry is rank << 32 | position of the left symbol, so that the smallest is the next to
+ * merge. Entries are never removed when a merge changes their pair; they are stale then, and told
+ * by the rank: it belongs to one pair only, and a pair that has changed never becomes the same pair
+ * again, as symbols only grow. */
 
 typedef struct symbol {
     int32_t id; /* -1: merged into its left neighbour */
     uint32_t prev, next;
 } symbol;
 
-typedef struct pair {
-    uint32_t rank, at; /* order: rank, then position */
-    int32_t product;
-} pair;
-
 #define NONE UINT32_MAX
 
-static bool before(pair a, pair b)
+/* Four children a node: half the depth, and a node's children share a cache line or two. */
+static void sift_down(uint64_t *h, size_t n, size_t i)
 {
-    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
-}
-
-static void sift_down(pair *h, size_t n, size_t i)
-{
-    const pair p = h[i];
-    for (size_t kid = 2 * i + 1; kid < n; kid = 2 * i + 1) {
-        if (kid + 1 < n && before(h[kid + 1], h[kid])) kid++;
-        if (!before(h[kid], p)) break;
-        h[i] = h[kid];
-        i = kid;
+    const uint64_t p = h[i];
+    for (size_t kid = 4 * i + 1; kid < n; kid = 4 * i + 1) {
+        const size_t end = n - kid < 4 ? n : kid + 4;
+        size_t least = kid;
+        for (size_t k = kid + 1; k < end; k++)
+            if (h[k] < h[least]) least = k;
+        if (h[least] >= p) break;
+        h[i] = h[least];
+        i = least;
     }
     h[i] = p;
 }
 
-static void sift_up(pair *h, size_t i)
+static void sift_up(uint64_t *h, size_t i)
 {
-    const pair p = h[i];
-    while (i > 0 && before(p, h[(i - 1) / 2])) {
-        h[i] = h[(i - 1) / 2];
-        i = (i - 1) / 2;
+    const uint64_t p = h[i];
+    while (i > 0 && p < h[(i - 1) / 4]) {
+        h[i] = h[(i - 1) / 4];
+        i = (i - 1) / 4;
     }
     h[i] = p;
 }
@@ -140,46 +135,42 @@ static void sift_up(pair *h, size_t i)
 /* Every merge removes a symbol and adds at most two pairs: 3n entries are enough. */
 static bool reserve(bpe_scratch *x, size_t n)
 {
-    if (x->cap_symbols < n) {
-        void *p = mem_resize(x->symbols, n * sizeof(symbol));
-        if (p == NULL) return false;
-        x->symbols = p;
-        x->cap_symbols = n;
-    }
-    if (x->cap_heap < 3 * n) {
-        void *p = mem_resize(x->heap, 3 * n * sizeof(pair));
-        if (p == NULL) return false;
-        x->heap = p;
-        x->cap_heap = 3 * n;
-    }
+    if (x->cap >= n) return true;
+    void *symbols = mem_resize(x->symbols, n * sizeof(symbol));
+    if (symbols == NULL) return false;
+    x->symbols = symbols;
+    void *heap = mem_resize(x->heap, 3 * n * sizeof(uint64_t));
+    if (heap == NULL) return false;
+    x->heap = heap;
+    x->cap = n;
     return true;
 }
 
-static void heap_push(pair *h, size_t *n, const bpe *b, const symbol *s, uint32_t at)
+static void heap_push(uint64_t *h, size_t *n, const bpe *b, const symbol *s, uint32_t at)
 {
     const bpe_merge *m = lookup(b, s[at].id, s[s[at].next].id);
     if (m == NULL) return;
-    h[*n] = (pair){m->rank, at, m->product};
+    h[*n] = (uint64_t)m->rank << 32 | at;
     sift_up(h, (*n)++);
 }
 
-static void merge_all(const bpe *b, symbol *s, pair *h, size_t n_heap)
+static void merge_all(const bpe *b, symbol *s, uint64_t *h, size_t n_heap)
 {
     while (n_heap > 0) {
-        const pair top = h[0];
+        const uint32_t rank = (uint32_t)(h[0] >> 32), at = (uint32_t)h[0];
         h[0] = h[--n_heap];
         if (n_heap > 1) sift_down(h, n_heap, 0);
-        symbol *left = &s[top.at];
+        symbol *left = &s[at];
         if (left->id < 0 || left->next == NONE) continue;
         symbol *right = &s[left->next];
         const bpe_merge *m = lookup(b, left->id, right->id);
-        if (m == NULL || m->product != top.product) continue;
+        if (m == NULL || m->rank != rank) continue;
         left->id = m->product;
         left->next = right->next;
         right->id = -1;
         if (left->next != NONE) {
-            s[left->next].prev = top.at;
-            heap_push(h, &n_heap, b, s, top.at);
+            s[left->next].prev = at;
+            heap_push(h, &n_heap, b, s, at);
         }
         if (left->prev != NONE) heap_push(h, &n_heap, b, s, left->prev);
     }
@@ -189,16 +180,16 @@ static bool long_word(const bpe *b, bpe_scratch *x, const char *word, size_t n, 
 {
     if (!reserve(x, n)) return false;
     symbol *s = x->symbols;
-    pair *h = x->heap;
+    uint64_t *h = x->heap;
     size_t n_heap = 0;
     for (uint32_t i = 0; i < n; i++)
         s[i] = (symbol){b->byte_id[(uint8_t)word[i]], i - 1, i + 1}; /* 0 - 1 is NONE */
     s[n - 1].next = NONE;
     for (uint32_t i = 0; i + 1 < n; i++) {
         const bpe_merge *m = lookup(b, s[i].id, s[i + 1].id);
-        if (m != NULL) h[n_heap++] = (pair){m->rank, i, m->product};
+        if (m != NULL) h[n_heap++] = (uint64_t)m->rank << 32 | i;
     }
-    for (size_t i = n_heap / 2; i-- > 0;)
+    for (size_t i = (n_heap + 2) / 4; i-- > 0;)
         sift_down(h, n_heap, i);
     merge_all(b, s, h, n_heap);
     for (uint32_t i = 0; i != NONE; i = s[i].next)

@@ -4,7 +4,7 @@
  *             adjacent pair of lowest rank is replaced by its product, leftmost first on a tie.
  * Owns:       its hash table.
  * Invariants: byte_id[] is complete. Different pairs may have the same product.
- * Cost:       O(n log n) time and about 60 bytes of scratch a byte for a word of n bytes.
+ * Cost:       O(n log n) time and 36 bytes of scratch a byte for a word of n bytes.
  * Threads:    immutable once built; a scratch belongs to one thread.
  */
 #ifndef CALLA_TEXT_BPE_H
@@ -31,7 +31,7 @@ bool bpe_add(bpe *b, bpe_merge m);
 
 typedef struct bpe_scratch {
     void *symbols, *heap;
-    size_t cap_symbols, cap_heap; /* in elements */
+    size_t cap; /* longest word there is room for, bytes */
 } bpe_scratch;
 
 void bpe_scratch_deinit(bpe_scratch *s);

@@ -126,9 +126,13 @@ static bool nfc_segment(strbuf *out, nfc_scratch *scratch, const char *s, size_t
     return n_composed >= 0 && !out->failed;
 }
 
-/* Every character below this is a starter, its own NFC, and never the second of a composition:
- * the text may be cut before it. */
-#define NFC_INERT_END 0x300u
+/* True for some starters that are their own NFC and never the second of a composition: the text
+ * may be cut before them. U+11A7 is one of them that utf8proc 2.8 drops after a Hangul syllable, as
+ * if it were a trailing consonant; cut there, it stays. */
+static bool is_inert(uint32_t cp)
+{
+    return cp < 0x300 || cp == 0x11A7;
+}
 
 bool nfc_append(strbuf *out, nfc_scratch *scratch, const char *s, size_t n)
 {
@@ -138,7 +142,7 @@ bool nfc_append(strbuf *out, nfc_scratch *scratch, const char *s, size_t n)
     utf8_kind kind;
     for (size_t i = 0; i < n;) {
         const size_t len = utf8_read(s + i, n - i, &cp, &kind);
-        if (kind == UTF8_CHAR && cp < NFC_INERT_END) {
+        if (kind == UTF8_CHAR && is_inert(cp)) {
             base = i;
             i += len;
             continue;
@@ -151,7 +155,7 @@ bool nfc_append(strbuf *out, nfc_scratch *scratch, const char *s, size_t n)
             strbuf_append(out, s + copied, base - copied);
             while (i < n) {
                 const size_t k = utf8_read(s + i, n - i, &cp, &kind);
-                if (kind != UTF8_CHAR || cp < NFC_INERT_END) break;
+                if (kind != UTF8_CHAR || is_inert(cp)) break;
                 i += k;
             }
             if (!nfc_segment(out, scratch, s + base, i - base)) return false;
