@@ -14,7 +14,7 @@
 #include "base/error.h"
 
 /* One line a command, in the order of `calla --help`; the names of its table is cli_NAME. */
-#define CLI_COMMANDS(X)
+#define CLI_COMMANDS(X) X(tokenize)
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
