@@ -15,8 +15,10 @@
 #endif
 /* for (uint32_t i = 0; i < n; i++), n a constant up to 64: unrolled completely. */
 #if defined(__clang__)
+#define UNROLL         _Pragma("clang loop unroll(full)")
 #define UNROLLED(i, n) _Pragma("clang loop unroll(full)") for (uint32_t i = 0; i < (n); i++)
 #else
+#define UNROLL         _Pragma("GCC unroll 64")
 #define UNROLLED(i, n) _Pragma("GCC unroll 64") for (uint32_t i = 0; i < (n); i++)
 #endif
 #else
