@@ -74,6 +74,8 @@ check-cli: programs ## command line tests only
 PYTHON ?= python3
 check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
+check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
+	$(PYTHON) tools/oracle/check_chat.py --driver $<
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
 	$(run) $(replay_tests)
 lint: ## layers, banned functions, headers that stand alone; the longest functions
@@ -142,6 +144,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs test run-tests unit check-kernels check-cli check-tokenizer \
-        fuzz-regress lint demo bench asan ubsan \
-        tsan run-tsan fuzz fuzz-build run-fuzz format format-check tidy deps
+.PHONY: programs test run-tests unit check-kernels check-cli check-chat check-tokenizer \
+        fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
+        format format-check tidy deps

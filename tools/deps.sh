@@ -18,6 +18,7 @@ compiles() {
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
+has_python() { python3 -c "import $1" >/dev/null 2>&1; }
 
 # check NAME APT BREW COMMAND...: notes NAME and its packages when COMMAND fails.
 missing= apt= brew=
@@ -48,6 +49,7 @@ find_missing() {
     check clang-format clang-format clang-format has clang-format
     check clang-tidy clang-tidy llvm has clang-tidy
     check man-db man-db man-db has man
+    check jinja2 python3-jinja2 - has_python jinja2
     check aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" - \
         has aarch64-linux-gnu-gcc
     check qemu-aarch64 qemu-user qemu has qemu-aarch64
