@@ -19,51 +19,42 @@ static ATTR_INLINE __m512 chains_sum(const __m512 s[CHAINS])
 }
 
 /* d = beta * (v - decay * S^T k) for n_slabs slabs. */
-static ATTR_INLINE void gdn_delta(int n_slabs, const float *s, const float *k, const float *v,
+static ATTR_INLINE void gdn_delta(uint32_t n_slabs, const float *s, const float *k, const float *v,
                                   __m512 decay, __m512 beta, __m512 *d)
 {
     __m512 sum[2][CHAINS];
-    UNROLL
-    for (int i = 0; i < n_slabs; i++)
-        UNROLL
-    for (int j = 0; j < CHAINS; j++)
-        sum[i][j] = _mm512_setzero_ps();
+    UNROLLED (i, n_slabs)
+        UNROLLED (j, CHAINS)
+            sum[i][j] = _mm512_setzero_ps();
     for (uint32_t row = 0; row < DIM; row += CHAINS) {
-        UNROLL
-        for (int j = 0; j < CHAINS; j++) {
-            const __m512 kb = _mm512_set1_ps(k[row + (uint32_t)j]);
-            UNROLL
-            for (int i = 0; i < n_slabs; i++) {
-                const float *at = s + i * (int)STRIDE + (row + (uint32_t)j) * GDN_SLAB;
+        UNROLLED (j, CHAINS) {
+            const __m512 kb = _mm512_set1_ps(k[row + j]);
+            UNROLLED (i, n_slabs) {
+                const float *at = s + (size_t)i * STRIDE + (row + j) * GDN_SLAB;
                 sum[i][j] = _mm512_fmadd_ps(_mm512_load_ps(at), kb, sum[i][j]);
             }
         }
     }
-    UNROLL
-    for (int i = 0; i < n_slabs; i++) {
+    UNROLLED (i, n_slabs) {
         const __m512 m = _mm512_mul_ps(decay, chains_sum(sum[i]));
-        d[i] = _mm512_mul_ps(beta, _mm512_sub_ps(_mm512_loadu_ps(v + i * (int)GDN_SLAB), m));
+        d[i] = _mm512_mul_ps(beta, _mm512_sub_ps(_mm512_loadu_ps(v + (size_t)i * GDN_SLAB), m));
     }
 }
 
 /* S = decay * S + k d^T;  o = S^T q. */
-static ATTR_INLINE void gdn_update(int n_slabs, float *s, const float *q, const float *k,
+static ATTR_INLINE void gdn_update(uint32_t n_slabs, float *s, const float *q, const float *k,
                                    __m512 decay, const __m512 *d, float *o)
 {
     __m512 sum[2][CHAINS];
-    UNROLL
-    for (int i = 0; i < n_slabs; i++)
-        UNROLL
-    for (int j = 0; j < CHAINS; j++)
-        sum[i][j] = _mm512_setzero_ps();
+    UNROLLED (i, n_slabs)
+        UNROLLED (j, CHAINS)
+            sum[i][j] = _mm512_setzero_ps();
     for (uint32_t row = 0; row < DIM; row += CHAINS) {
-        UNROLL
-        for (int j = 0; j < CHAINS; j++) {
-            const __m512 kb = _mm512_set1_ps(k[row + (uint32_t)j]);
-            const __m512 qb = _mm512_set1_ps(q[row + (uint32_t)j]);
-            UNROLL
-            for (int i = 0; i < n_slabs; i++) {
-                float *at = s + i * (int)STRIDE + (row + (uint32_t)j) * GDN_SLAB;
+        UNROLLED (j, CHAINS) {
+            const __m512 kb = _mm512_set1_ps(k[row + j]);
+            const __m512 qb = _mm512_set1_ps(q[row + j]);
+            UNROLLED (i, n_slabs) {
+                float *at = s + (size_t)i * STRIDE + (row + j) * GDN_SLAB;
                 const __m512 t =
                     _mm512_fmadd_ps(kb, d[i], _mm512_mul_ps(decay, _mm512_load_ps(at)));
                 _mm512_store_ps(at, t);
@@ -71,12 +62,11 @@ static ATTR_INLINE void gdn_update(int n_slabs, float *s, const float *q, const 
             }
         }
     }
-    UNROLL
-    for (int i = 0; i < n_slabs; i++)
-        _mm512_storeu_ps(o + i * (int)GDN_SLAB, chains_sum(sum[i]));
+    UNROLLED (i, n_slabs)
+        _mm512_storeu_ps(o + (size_t)i * GDN_SLAB, chains_sum(sum[i]));
 }
 
-static ATTR_INLINE void gdn_step(int n_slabs, float *s, const float *q, const float *k,
+static ATTR_INLINE void gdn_step(uint32_t n_slabs, float *s, const float *q, const float *k,
                                  const float *v, float decay, float beta, float *o)
 {
     __m512 d[2];
