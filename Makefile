@@ -27,6 +27,7 @@ SAN  ?=
 OS         := $(shell uname -s)
 ARCH       := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
 CC_VERSION := $(shell $(CC) -dumpversion 2>/dev/null)
+IS_CLANG   := $(shell $(CC) --version 2>/dev/null | grep -i clang)
 # GCC 12 and Clang 14 are the compilers of .ci/run; a newer one may know new warnings.
 ifeq ($(origin WERROR),undefined)
 WERROR := $(if $(filter 12 14.0.6,$(CC_VERSION)),1,0)
@@ -56,7 +57,8 @@ EDIT_LDLIBS   := $(or $(strip $(EDIT_LDLIBS)),-ledit)
 # ---- Flags -------------------------------------------------------------------------------------
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wundef -Wvla \
-        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wno-format-truncation
+        -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \
+        $(if $(IS_CLANG),,-Wno-format-truncation) # GCC's; snprintf cuts messages on purpose
 # No -ffast-math anywhere. -ffp-contract=off: a*b+c is fused only where the source says fma.
 C_FLAGS := -std=c11 -ffp-contract=off -fno-math-errno -fvisibility=hidden \
            -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
