@@ -132,13 +132,14 @@ int cli_fail(const cli_command *cmd, const calla_error *err);
  * program, in the install prefix, or in the source tree. *dir: mem_free(). */
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
 
-/* A calla_log_fn: prints the line when its level is at most logger->level. */
+/* A calla_log_fn whose user is a cli_logger: prints the line when its level is at most
+ * logger->level. */
 typedef struct cli_logger {
     const cli_command *cmd;
     calla_log_level level;
 } cli_logger;
 cli_logger cli_logger_make(const cli_command *cmd, const cli_common *common);
-void cli_log(void *logger, calla_log_level level, const char *line);
+void cli_log(void *user, calla_log_level level, const char *line);
 
 /* Flushes stdout; false when something written to it was lost (closed pipe, full disk). */
 bool cli_stdout_ok(void);

@@ -10,6 +10,7 @@
 
 /* ---- Messages ----------------------------------------------------------------------------- */
 
+static void print_message(const cli_command *cmd, const char *fmt, va_list args) ATTR_PRINTF(2, 0);
 static void print_message(const cli_command *cmd, const char *fmt, va_list args)
 {
     fprintf(stderr, "calla %s: ", cmd->name);
