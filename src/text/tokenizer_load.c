@@ -132,6 +132,18 @@ static bool unexpected(loader *l, const char *found)
     return false;
 }
 
+/* After an append to the skeleton failed. */
+static bool skeleton_failed(loader *l)
+{
+    if (l->skeleton.len < SKELETON_MAX / 2) /* not near the limit, so it was memory */
+        (void)no_memory(l->err);
+    else
+        (void)err_set(l->err, CALLA_ERR_FORMAT,
+                      FILE_NAME ": about %u bytes or more besides vocabulary and merges",
+                      SKELETON_MAX);
+    return false;
+}
+
 /* Before a value (or container) of the skeleton. */
 static bool skeleton_value(loader *l, const char *s, size_t n)
 {
@@ -143,10 +155,7 @@ static bool skeleton_value(loader *l, const char *s, size_t n)
     }
     if (l->comma) strbuf_putc(&l->skeleton, ',');
     l->comma = true;
-    if (!strbuf_append(&l->skeleton, s, n))
-        (void)err_set(l->err, CALLA_ERR_FORMAT,
-                      FILE_NAME ": more than %u bytes besides vocabulary and merges", SKELETON_MAX);
-    return !l->skeleton.failed;
+    return strbuf_append(&l->skeleton, s, n) || skeleton_failed(l);
 }
 
 static bool on_null(void *ctx)
@@ -227,8 +236,7 @@ static bool on_string(void *ctx, const char *s, size_t n)
         return merge_part(l, s, n, l->n_parts++ == 0);
     default:
         if (!skeleton_value(l, "", 0)) return false;
-        if (!json_write_string(&l->skeleton, s, n)) (void)no_memory(l->err);
-        return !l->skeleton.failed;
+        return json_write_string(&l->skeleton, s, n) || skeleton_failed(l);
     }
 }
 
@@ -254,10 +262,8 @@ static bool on_key(void *ctx, const char *s, size_t n)
     if (l->depth == 1) l->in_model = n == 5 && memcmp(s, "model", n) == 0;
     if (l->comma) strbuf_putc(&l->skeleton, ',');
     l->comma = false;
-    if (!json_write_string(&l->skeleton, s, n) || !strbuf_putc(&l->skeleton, ':')) {
-        (void)no_memory(l->err);
-        return false;
-    }
+    if (!json_write_string(&l->skeleton, s, n) || !strbuf_putc(&l->skeleton, ':'))
+        return skeleton_failed(l);
     const bool of_model = l->depth == 2 && l->in_model;
     if (of_model && n == 5 && memcmp(s, "vocab", n) == 0) l->opens = IN_VOCAB;
     if (of_model && n == 6 && memcmp(s, "merges", n) == 0) l->opens = IN_MERGES;
@@ -290,7 +296,7 @@ static bool close_container(loader *l, char bracket)
 {
     l->comma = true;
     l->depth--;
-    return strbuf_putc(&l->skeleton, bracket);
+    return strbuf_putc(&l->skeleton, bracket) || skeleton_failed(l);
 }
 
 static bool on_object(void *ctx)
