@@ -5,13 +5,15 @@ UNIT_SRC    := $(sort $(wildcard tests/unit/test_*.c))
 UNIT_BIN    := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 KERNEL_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard tests/kernel/*.c)))
 KERNEL_OBJ  := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
+CLI_TOOL_SRC := $(sort $(wildcard tests/cli/*.c))
+CLI_TOOL_BIN := $(CLI_TOOL_SRC:%.c=$(BUILD)/%)
 EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
 EXAMPLE_BIN := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
 REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
 BENCH_SRC   := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard bench/*.c)))
-TEST_SRC    := $(UNIT_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
+TEST_SRC    := $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
 
 # ---- Programs ----------------------------------------------------------------------------------
 
@@ -30,6 +32,11 @@ CHECKED_OBJ := $(CHECKED_SRC:%.c=$(BUILD)/%.o)
 $(BUILD)/calla-check: $(KERNEL_OBJ) $(CHECKED_OBJ)
 	$(Q)$(LINK) -o $@ $^ -lm $(LDLIBS)
 
+# Helpers of the command line tests.
+$(BUILD)/tests/cli/%: tests/cli/%.c $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+
 # Examples see the public header only, as a user's program does.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
@@ -46,14 +53,14 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
-programs: all $(UNIT_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
+programs: all $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
 
 # ---- Running them ------------------------------------------------------------------------------
 
 unit_tests   = $(foreach t,$(UNIT_BIN),'unit/$(notdir $(t))=$(t)')
 replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
-cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla sh $(t)')
+cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
 check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \
                'check/headers=CC="$(CC)" FLAGS="$(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh'

@@ -13,8 +13,12 @@
 #include <stdio.h>
 #include "base/error.h"
 
-/* One line a command, in the order of `calla --help`; the names of its table is cli_NAME. */
-#define CLI_COMMANDS(X) X(tokenize)
+/* One line a command, in the order of `calla --help`; the table of a command is cli_NAME. */
+/* clang-format off */
+#define CLI_COMMANDS(X) \
+    X(run) \
+    X(tokenize)
+/* clang-format on */
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
@@ -118,6 +122,10 @@ CLI_COMMANDS(CLI_DECLARE)
 /* Parses argv into the struct `values`. Positional arguments are moved to argv[1 .. *n_args].
  * Returns -1 to go on; else the exit code (0 after --help, 2 after a usage error, already told). */
 int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args);
+
+/* Sets one option by its long name, as `--name value` would. False: no such option, or the value is
+ * bad (already told). */
+bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values);
 
 /* `calla NAME --help` */
 void cli_print_help(const cli_command *cmd, FILE *out);

@@ -188,6 +188,14 @@ static int parse_option(const cli_command *cmd, int argc, char **argv, int *i, v
     return set_value(cmd, o, value, values);
 }
 
+bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values)
+{
+    const cli_option *o = find_long(cmd, name, strlen(name));
+    if (o) return set_value(cmd, o, value, values) < 0;
+    cli_error(cmd, "there is no option '%s'", name);
+    return false;
+}
+
 int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args)
 {
     unsigned n = 0;

@@ -1,7 +1,9 @@
 #include "cli/term.h"
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 #include "base/pool.h"
 
@@ -28,6 +30,52 @@ bool term_colors(FILE *f)
     return term_is_tty(f) && !(no_color && *no_color) && !(term && !strcmp(term, "dumb"));
 }
 
+static struct termios original;
+static volatile sig_atomic_t original_known;
+
+void term_hold_input(void)
+{
+    struct termios t;
+    if (tcgetattr(STDIN_FILENO, &t) != 0) return;
+    if (!original_known) {
+        original = t;
+        original_known = 1;
+    }
+    t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    t.c_lflag |= ISIG;
+    t.c_cc[VMIN] = 1;
+    t.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
+}
+
+void term_restore(void)
+{
+    if (original_known) tcsetattr(STDIN_FILENO, TCSADRAIN, &original);
+}
+
+bool term_write(FILE *f, const char *text, size_t n, bool safe)
+{
+    if (!safe) return fwrite(text, 1, n, f) == n;
+    size_t begin = 0; /* of what is not yet written */
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const bool c0 = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
+        const bool c1 = c == 0xc2 && i + 1 < n && (unsigned char)text[i + 1] < 0xa0;
+        if (!c0 && !c1) continue;
+        fwrite(text + begin, 1, i - begin, f);
+        if (c0) {
+            fputc('^', f);
+            fputc(c ^ 0x40, f);
+        } else {
+            fputs("\xef\xbf\xbd", f);
+            i++;
+        }
+        begin = i + 1;
+    }
+    fwrite(text + begin, 1, n - begin, f);
+    return !ferror(f);
+}
+
 void term_progress_begin(term_progress *p, const char *label, const char *unit)
 {
     *p = (term_progress){
@@ -49,7 +97,7 @@ static void format_count(char *buf, size_t n, double v)
 
 void term_progress_update(term_progress *p, double done, double total)
 {
-    if (!p->on || total <= 0) return;
+    if (!p->on || total <= 0 || done >= total) return;
     const double now = time_now(), elapsed = now - p->started;
     if (elapsed < PROGRESS_DELAY || (p->drawn > 0 && now - p->drawn < PROGRESS_INTERVAL)) return;
     p->drawn = now;
@@ -68,7 +116,7 @@ void term_progress_update(term_progress *p, double done, double total)
     int bar = columns - (int)strlen(p->label) - (int)strlen(tail) - 10;
     if (bar > 30) bar = 30;
     char cells[32] = "";
-    const double part = done >= total ? 1 : done / total;
+    const double part = done / total;
     for (int i = 0; i < bar; i++)
         cells[i] = i < (int)(part * bar) ? '#' : '.';
     n = snprintf(line, sizeof line, "%s %3.0f %% %s%s%s%s", p->label, part * 100,

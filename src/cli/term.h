@@ -21,6 +21,17 @@ bool term_colors(FILE *f);
 #define TERM_BOLD  "\033[1m"
 #define TERM_RESET "\033[0m"
 
+/* Writes text to `f`. With `safe`, what a terminal would act upon is shown instead: C0 controls but
+ * newline and tab as ^X, DEL as ^?, C1 controls as U+FFFD. text: whole UTF-8 characters. False when
+ * writing failed. */
+bool term_write(FILE *f, const char *text, size_t n, bool safe);
+
+/* Between the lines of an interactive program: keys are neither echoed nor cooked (Ctrl-C still is
+ * a signal), so that what is typed meanwhile reaches the line editor whole. term_restore() puts
+ * back what was before the first call; it may be called from a signal handler. */
+void term_hold_input(void);
+void term_restore(void);
+
 /* A line on stderr that redraws itself at most ten times a second: "label 40 % [####....] 1.2k/3k
  * tokens, 512 tokens/s, 3 s left". Draws nothing when stderr is no terminal, and nothing for work
  * that is over within `PROGRESS_DELAY` seconds. */

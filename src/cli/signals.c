@@ -1,0 +1,68 @@
+#include "cli/signals.h"
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/attrs.h"
+#include "cli/term.h"
+
+static _Atomic(calla_session *) target;
+static volatile sig_atomic_t received;
+static volatile sig_atomic_t colored; /* stderr may be in the middle of dim text */
+static struct sigaction old_int, old_term;
+
+static void on_signal(int sig)
+{
+    if (received) {
+        term_restore();
+        if (colored && write(STDERR_FILENO, TERM_RESET "\n", sizeof TERM_RESET) < 0) {
+            /* nothing left to do about it */
+        }
+        _exit(128 + sig);
+    }
+    received = sig;
+    calla_session *session = atomic_load(&target);
+    if (session) calla_session_cancel(session);
+}
+
+static void on_nothing(int sig ATTR_UNUSED)
+{
+}
+
+void signals_ignore_interrupt(void)
+{
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = on_nothing;
+    sigemptyset(&sa.sa_mask);
+    sa.sa_flags = SA_RESTART;
+    sigaction(SIGINT, &sa, NULL);
+}
+
+void signals_begin(calla_session *session)
+{
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = on_signal;
+    sigemptyset(&sa.sa_mask);
+    sigaddset(&sa.sa_mask, SIGINT);
+    sigaddset(&sa.sa_mask, SIGTERM);
+    sa.sa_flags = SA_RESTART;
+    received = 0;
+    colored = term_colors(stderr);
+    atomic_store(&target, session);
+    sigaction(SIGINT, &sa, &old_int);
+    sigaction(SIGTERM, &sa, &old_term);
+}
+
+int signals_received(void)
+{
+    return received;
+}
+
+void signals_end(void)
+{
+    sigaction(SIGINT, &old_int, NULL);
+    sigaction(SIGTERM, &old_term, NULL);
+    atomic_store(&target, NULL);
+}

@@ -1,0 +1,22 @@
+/* signals.h - Ctrl-C while the model works.
+ *
+ * Does:    between begin and end, the first SIGINT or SIGTERM cancels the session, the second ends
+ *          the program at once with 128 + signal. Outside, signals do what they did before.
+ * Threads: one session at a time, from the main thread.
+ */
+#ifndef CALLA_CLI_SIGNALS_H
+#define CALLA_CLI_SIGNALS_H
+
+#include "calla.h"
+
+void signals_begin(calla_session *session);
+
+/* The signal that came since signals_begin(), or 0. */
+int signals_received(void);
+
+void signals_end(void);
+
+/* From now on a Ctrl-C outside begin and end does nothing (chat). */
+void signals_ignore_interrupt(void);
+
+#endif

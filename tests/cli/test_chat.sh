@@ -1,0 +1,23 @@
+#!/bin/sh
+# Chat on a pseudo-terminal: tests/cli/*.pty are the scripts.
+. tests/cli/lib.sh
+
+# chat SCRIPT ARG...: adds the counts of one script.
+chat() {
+    script=$1
+    shift
+    "$tools/pty" "tests/cli/$script" "$calla" run "$@" >"$tmp/log" 2>&1
+    cat "$tmp/log"
+    counts=$(tail -1 "$tmp/log")
+    passed=$((passed + ${counts%% *}))
+    failed=$((failed + $(echo "$counts" | sed 's/.*, \([0-9]*\) failed/\1/')))
+}
+
+chat chat.pty --temp 0
+mode=$(ls -l "$tmp/state/calla/history" | cut -c1-10)
+is 'history file' -rw------- "$mode"
+chat chat-stop.pty --temp 100 --seed 1
+chat chat-full.pty --ctx 40
+NO_COLOR=1 chat chat-plain.pty --no-think
+
+finish
