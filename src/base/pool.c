@@ -20,7 +20,8 @@
 #include "base/fpenv.h"
 #include "base/mem.h"
 
-#define SPIN_SECONDS 200e-6
+#define SPIN_SECONDS    200e-6
+#define SPINS_PER_YIELD 256 /* some 10 us: on a busy machine the others must get on */
 
 struct pool {
     _Alignas(64) _Atomic uint64_t epoch;
@@ -88,7 +89,9 @@ static uint64_t wait_epoch(pool *p, uint64_t seen)
         const uint64_t e = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (e != seen) return e;
         cpu_relax();
-        if (i % 64 == 0 && time_now() > until) break;
+        if (i % SPINS_PER_YIELD != 0) continue;
+        if (time_now() > until) break;
+        (void)sched_yield();
     }
     (void)pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_sleeping, 1);
@@ -184,6 +187,6 @@ void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks)
     const uint32_t n_workers = p->n_threads - 1;
     for (uint32_t i = 1; atomic_load_explicit(&p->n_idle, memory_order_acquire) != n_workers; i++) {
         cpu_relax();
-        if (i % 4096 == 0) (void)sched_yield();
+        if (i % SPINS_PER_YIELD == 0) (void)sched_yield();
     }
 }
