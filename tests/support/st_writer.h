@@ -4,7 +4,8 @@
  *          writes them as one file or several with an index. A tensor without data is a hole: a
  *          20 GB file costs nothing. Also temporary folders and whole small files.
  * Errors:  any failure ends the test program through cmocka's fail_msg.
- * Usage:   include after <cmocka.h>, in one file per program.
+ * Usage:   include after <cmocka.h>, in one file per program; without cmocka (fuzz targets) a
+ *          failure aborts.
  */
 #ifndef CALLA_TESTS_ST_WRITER_H
 #define CALLA_TESTS_ST_WRITER_H
@@ -17,8 +18,17 @@
 #include <unistd.h>
 
 #include "base/ck.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "format/safetensors.h"
+
+#ifndef assert_non_null
+#define fail_msg(...)          (fprintf(stderr, __VA_ARGS__), abort())
+#define stw_check(x)           ((x) ? (void)0 : fail_msg("failed: %s\n", #x))
+#define assert_non_null(x)     stw_check((x) != NULL)
+#define assert_false(x)        stw_check(!(x))
+#define assert_int_equal(a, b) stw_check((a) == (b))
+#endif
 
 typedef struct stw_tensor {
     char name[128];
