@@ -17,7 +17,8 @@
 /* clang-format off */
 #define CLI_COMMANDS(X) \
     X(run) \
-    X(tokenize)
+    X(tokenize) \
+    X(synth)
 /* clang-format on */
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
