@@ -295,28 +295,22 @@ static calla_status find_last_query(renderer *r)
     return refuse(r, "No user query found in messages.");
 }
 
-static void lstrip_newlines(const char *s, range *t)
-{
-    while (t->begin < t->end && s[t->begin] == '\n')
-        t->begin++;
-}
-
 /* Reasoning written inside the content: before the first </think>, after the last <think> there.
- * What follows the last </think> is the content. */
+ * What follows the last </think> is the content. (The template also strips newlines from the
+ * reasoning; its later trim makes that void.) */
 static range split_reasoning(const char *s, range *content)
 {
     range think = {content->begin, content->begin};
-    const size_t first = pystr_find(s, content->begin, content->end, THINK_CLOSE);
-    if (first == content->end) return think;
-    think.end = first;
-    while (think.begin < think.end && s[think.end - 1] == '\n')
-        think.end--;
-    const size_t open = pystr_rfind(s, think.begin, think.end, "<think>");
-    if (open != think.end) think.begin = open + strlen("<think>");
-    lstrip_newlines(s, &think);
+    const size_t close = pystr_find(s, content->begin, content->end, THINK_CLOSE);
+    if (close == content->end) return think;
+    const size_t open = pystr_rfind(s, content->begin, close, "<think>");
+    think.begin = open != close ? open + strlen("<think>") : content->begin;
+    think.end = close;
+    pystr_strip(s, &think.begin, &think.end);
     content->begin =
         pystr_rfind(s, content->begin, content->end, THINK_CLOSE) + strlen(THINK_CLOSE);
-    lstrip_newlines(s, content);
+    while (content->begin < content->end && s[content->begin] == '\n')
+        content->begin++;
     return think;
 }
 
@@ -377,7 +371,6 @@ static calla_status put_assistant(renderer *r, size_t i, range content)
         pystr_strip(given->text, &think.begin, &think.end);
     } else if (content.begin != content.end) {
         think = split_reasoning(s, &content);
-        pystr_strip(s, &think.begin, &think.end);
     }
     put(r->out, ASSISTANT);
     if (r->opt->preserve_thinking || i > r->last_query) {

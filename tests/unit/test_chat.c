@@ -182,6 +182,17 @@ static void marks_contents(void **state)
                   "Picture 2: <|vision_start|><|image_pad|><|vision_end|><|im_end|>\n");
 }
 
+/* 'image' in item: a substring of a string, an element of a list. Neither has a text. */
+static void items_are_misread_as_the_template_does(void **state)
+{
+    (void)state;
+    expect_marked("[{\"role\":\"user\",\"content\":[\"an image\",\"video\",\"text\",[\"image\"],"
+                  "[\"an image\",\"text\"],{\"text\":null}]}]",
+                  "<|im_start|>user\nPicture 1: <|vision_start|><|image_pad|><|vision_end|>"
+                  "Video 1: <|vision_start|><|video_pad|><|vision_end|>"
+                  "Picture 2: <|vision_start|><|image_pad|><|vision_end|>[[None]]<|im_end|>\n");
+}
+
 static void marks_assistant_and_tools(void **state)
 {
     (void)state;
@@ -507,6 +518,7 @@ int main(void)
         cmocka_unit_test(golden_file),
         cmocka_unit_test(generated_file),
         cmocka_unit_test(marks_contents),
+        cmocka_unit_test(items_are_misread_as_the_template_does),
         cmocka_unit_test(marks_assistant_and_tools),
         cmocka_unit_test(marks_tool_definitions),
         cmocka_unit_test(control_tokens_in_text_stay_text),
