@@ -18,6 +18,7 @@
 #define CLI_COMMANDS(X) \
     X(run) \
     X(tokenize) \
+    X(inspect) \
     X(synth)
 /* clang-format on */
 
