@@ -83,7 +83,7 @@ static double kv_value(const problem *p, const void *kv, size_t i)
  * exp(es) in its weight; the running maximum brings the same once more. */
 static void compare_query(check *c, const problem *p, uint32_t i_q, const attn_state *st)
 {
-    double s[BLOCKS_MAX * ATTN_BLOCK], m = -INFINITY, l = 0, mag_max = 0;
+    double s[BLOCKS_MAX * ATTN_BLOCK], m = -(double)INFINITY, l = 0, mag_max = 0;
     double o[DIM] = {0}, o_mag[DIM] = {0};
     uint32_t n = 0, at = 0;
     for (uint32_t b = 0; b < p->n_blocks; b++)

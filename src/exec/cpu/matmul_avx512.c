@@ -36,7 +36,7 @@ static ATTR_INLINE void widen(const uint8_t *p, uint32_t n, float *out)
 {
     for (uint32_t i = 0; i < n; i += 16) {
         const uint32_t left = n - i;
-        const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        const __mmask16 m = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
         const __m512i u = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p + (size_t)i * 2));
         _mm512_storeu_si512(out + i, _mm512_slli_epi32(u, 16));
     }
