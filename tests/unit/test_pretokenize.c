@@ -209,6 +209,24 @@ static void white_space_is_complete(void **state)
     assert_int_equal(n, sizeof white / sizeof white[0]);
 }
 
+/* Characters that Unicode 15.0 does not have, so that the library may not know them. */
+static void later_characters(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t cp;
+        char_class want;
+    } cases[] = {
+        {0x896, CLASS_OTHER},    {0x897, CLASS_MARK},     {0x1C89, CLASS_LETTER},
+        {0x10D49, CLASS_NUMBER}, {0x10D4A, CLASS_LETTER}, {0x10D66, CLASS_OTHER},
+        {0x143FA, CLASS_LETTER}, {0x143FB, CLASS_OTHER},  {0x2EBEF, CLASS_OTHER},
+        {0x2EBF0, CLASS_LETTER}, {0x2EE5D, CLASS_LETTER}, {0x2EE5E, CLASS_OTHER},
+        {0x10FFFF, CLASS_OTHER},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(unicode_class(cases[i].cp), cases[i].want);
+}
+
 static void assert_nfc(const char *text, const char *want)
 {
     strbuf out = {0};
@@ -274,9 +292,10 @@ static void nfc_as_utf8proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alternatives), cmocka_unit_test(golden_pieces),
-        cmocka_unit_test(as_the_regex), cmocka_unit_test(white_space_is_complete),
-        cmocka_unit_test(nfc_cases),    cmocka_unit_test(nfc_as_utf8proc),
+        cmocka_unit_test(alternatives),     cmocka_unit_test(golden_pieces),
+        cmocka_unit_test(as_the_regex),     cmocka_unit_test(white_space_is_complete),
+        cmocka_unit_test(later_characters), cmocka_unit_test(nfc_cases),
+        cmocka_unit_test(nfc_as_utf8proc),
     };
     return cmocka_run_group_tests_name("pretokenize", tests, NULL, NULL);
 }
