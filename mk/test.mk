@@ -138,6 +138,8 @@ run-fuzz: $(FUZZ:%=$(BUILD)/fuzz_%)
 # ---- Source ------------------------------------------------------------------------------------
 
 FORMAT_SRC = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.inc')
+man: $(BUILD)/calla ## docs/calla.1 from docs/calla.1.in and the option tables
+	sh tools/man.sh $(BUILD)/calla >docs/calla.1.tmp && mv docs/calla.1.tmp docs/calla.1
 format: ## clang-format on every source
 	clang-format -i $(FORMAT_SRC)
 format-check: ## is everything formatted?
