@@ -131,8 +131,8 @@ if [ -c /dev/full ]; then
     has 'full disk' 'standard output: No space left on device' "$(cat "$tmp/err")"
 fi
 
-# ---- Signals: temperature 100 talks until the context is full ----
-babble="run --raw -p Hello! --temp 100 --seed 1 --ctx 32768 --max-tokens 30000"
+# ---- Signals: rewarding repetition makes it talk until the context is full ----
+babble="run --raw -p Hello! --temp 0 --repetition-penalty 0.1 --ctx 32768 --max-tokens 30000"
 interrupt() { # SIGNAL CODE ARG...
     sig=$1 code=$2
     shift 2
