@@ -62,8 +62,11 @@ replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/f
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
 cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
+HEADERS     := $(filter-out $(foreach i,$(ISAS_off),%_$(i).h),\
+                 $(sort $(wildcard include/*.h src/*/*.h src/*/*/*.h)))
 check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \
-               'check/headers=CC="$(CC)" FLAGS="$(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh'
+               'check/headers=CC="$(CC)" FLAGS="$(C_FLAGS) $(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh \
+                   $(foreach h,$(HEADERS),"$(strip $(h) $(call isa,$(h)))")'
 run          = @sh tools/runtests.sh
 
 test: ## all tests (a few minutes at most); installs what is missing first
@@ -113,11 +116,10 @@ asan: ## tests under the address and undefined-behaviour sanitizers
 	+@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
 ubsan: ## tests under the undefined-behaviour sanitizer
 	+@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
-tsan: ## tests that use threads under the thread sanitizer
+tsan: ## unit tests under the thread sanitizer
 	+@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
-TSAN_TESTS ?= pool executor cpu session engine
 run-tsan: $(UNIT_BIN)
-	$(run) $(foreach n,$(TSAN_TESTS),$(foreach t,$(filter %/test_$(n)%,$(UNIT_BIN)),'tsan/$(notdir $(t))=$(t)'))
+	$(run) $(unit_tests)
 
 # ---- Fuzzing -----------------------------------------------------------------------------------
 
