@@ -164,11 +164,14 @@ static bool nfc_segment(strbuf *out, nfc_scratch *scratch, const char *s, size_t
 }
 
 /* True for some starters that are their own NFC and never the second of a composition: the text
- * may be cut before them. U+11A7 is one of them that utf8proc 2.8 drops after a Hangul syllable, as
- * if it were a trailing consonant; cut there, it stays. */
+ * may be cut before them, and what lies between two needs no work. Beside Latin these are kana, CJK
+ * ideographs and Hangul syllables, so that text without spaces makes no long segments; and U+11A7,
+ * which utf8proc 2.8 drops after a Hangul syllable as if it were a trailing consonant. */
 static bool is_inert(uint32_t cp)
 {
-    return cp < 0x300 || cp == 0x11A7;
+    return cp < 0x300 || cp == 0x11A7 ||
+           (cp >= 0x3040 && cp <= 0x9FFF && cp != 0x3099 && cp != 0x309A) ||
+           (cp >= 0xAC00 && cp <= 0xD7A3);
 }
 
 bool nfc_append(strbuf *out, nfc_scratch *scratch, const char *s, size_t n)
