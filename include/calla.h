@@ -106,8 +106,9 @@ typedef enum calla_encode_flags {
     CALLA_ENCODE_PLAIN_TEXT = 1 /* tokens marked "special" are inert: their spelling stays text */
 } calla_encode_flags;
 
-/* Encodes `text` (invalid UTF-8 is replaced by U+FFFD as the reference does).
- * *ids is allocated by the callee, calla_free() it; *n_ids is its length. Time is linear. */
+/* Encodes `text`, at most 256 MiB; each maximal subpart of invalid UTF-8 counts as U+FFFD. *ids is
+ * allocated by the callee, calla_free() it; *n_ids is its length. Time is linear, but for a factor
+ * log n in one unbroken word of n bytes. */
 CALLA_API calla_status calla_tokenizer_encode(const calla_tokenizer *tok, const char *text,
                                               size_t n_bytes, unsigned flags, int32_t **ids,
                                               size_t *n_ids, calla_error *err);

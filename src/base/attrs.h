@@ -10,6 +10,7 @@
 #define ATTR_INLINE            __attribute__((always_inline)) inline
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
+#define PREFETCH(p)            __builtin_prefetch(p) /* p may point anywhere */
 #if defined(__x86_64__)
 #define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */
 #endif

@@ -1,12 +1,16 @@
 #include "base/json.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__APPLE__)
+#include <xlocale.h>
+#endif
 #include <yajl/yajl_parse.h>
 
 #define DEPTH_DEFAULT 64u
@@ -63,19 +67,9 @@ static int on_number(void *p, const char *t, size_t n)
     return sax_node(s) && (s->sax->on_number == NULL || s->sax->on_number(s->sax->ctx, t, n));
 }
 
-/* Half of a surrogate pair by itself, as in "\\udc00", becomes U+FFFD. YAJL wrote it: raw text was
- * checked before, so these bytes are in YAJL's own buffer of unescaped strings. */
-static void replace_surrogates(const unsigned char *t, size_t n)
-{
-    unsigned char *w = (unsigned char *)(uintptr_t)t;
-    for (size_t i = 0; i + 2 < n; i++)
-        if (w[i] == 0xed && w[i + 1] >= 0xa0) memcpy(w + i, "\xef\xbf\xbd", 3);
-}
-
 static int on_string(void *p, const unsigned char *t, size_t n)
 {
     sax_state *s = p;
-    replace_surrogates(t, n);
     return sax_node(s) &&
            (s->sax->on_string == NULL || s->sax->on_string(s->sax->ctx, (const char *)t, n));
 }
@@ -83,7 +77,6 @@ static int on_string(void *p, const unsigned char *t, size_t n)
 static int on_key(void *p, const unsigned char *t, size_t n)
 {
     sax_state *s = p;
-    replace_surrogates(t, n);
     return s->sax->on_key == NULL || s->sax->on_key(s->sax->ctx, (const char *)t, n);
 }
 
@@ -211,6 +204,55 @@ static calla_status check_utf8(const char *what, const char *data, size_t n, cal
     return CALLA_OK;
 }
 
+/* The value of the escape "\\uXXXX" at s, or -1 when there is none. */
+static int escape_at(const char *s, size_t n)
+{
+    int v = 0;
+    if (n < 6 || s[0] != '\\' || s[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        const int c = s[i], letter = c | 0x20;
+        const bool decimal = c >= '0' && c <= '9', hex = letter >= 'a' && letter <= 'f';
+        if (!decimal && !hex) return -1;
+        v = v << 4 | (decimal ? c - '0' : letter - 'a' + 10);
+    }
+    return v;
+}
+
+/* The next escape, from position i on, of half a surrogate pair without the other half; n when
+ * there is none. Outside of strings a backslash is an error anyway. */
+static size_t next_lone_half(const char *s, size_t n, size_t i)
+{
+    while (i < n) {
+        const char *p = memchr(s + i, '\\', n - i);
+        if (p == NULL) return n;
+        i = (size_t)(p - s);
+        const int v = escape_at(p, n - i);
+        if (v < 0xd800 || v > 0xdfff) {
+            i += 2;
+            continue;
+        }
+        const int low = escape_at(p + 6, n - i - 6);
+        if (v > 0xdbff || low < 0xdc00 || low > 0xdfff) return i;
+        i += 12;
+    }
+    return n;
+}
+
+/* YAJL makes something else, or nothing, of half a surrogate pair. JSON written by JavaScript has
+ * such escapes where a text was cut. *fixed: the text with "\\ufffd" in their place, which keeps
+ * every offset (mem_free), or NULL when there are none. */
+static calla_status fix_lone_halves(const char *what, const char *data, size_t n, char **fixed,
+                                    calla_error *err)
+{
+    *fixed = NULL;
+    for (size_t i = next_lone_half(data, n, 0); i < n; i = next_lone_half(data, n, i + 6)) {
+        if (*fixed == NULL) *fixed = mem_memdup(data, n);
+        if (*fixed == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory to parse %s", what);
+        memcpy(*fixed + i + 2, "fffd", 4);
+    }
+    return CALLA_OK;
+}
+
 /* The first line of YAJL's report, without its "parse error: " and excerpt. */
 static calla_status syntax_error(yajl_handle h, const char *what, const char *data, size_t n,
                                  calla_error *err)
@@ -273,9 +315,12 @@ calla_status json_sax_parse(const json_sax *sax, const char *data, size_t n,
     if (limits != NULL && limits->max_depth != 0) s.max_depth = limits->max_depth;
     if (limits != NULL && limits->max_nodes != 0) s.max_nodes = limits->max_nodes;
     if (err != NULL) err->code = CALLA_OK;
+    char *fixed = NULL;
     calla_status st = check_utf8(what, data, n, err);
-    if (st == CALLA_OK) st = sax_run(&s, &m, what, data, n, err);
+    if (st == CALLA_OK) st = fix_lone_halves(what, data, n, &fixed, err);
+    if (st == CALLA_OK) st = sax_run(&s, &m, what, fixed != NULL ? fixed : data, n, err);
     ya_free_all(&m);
+    mem_free(fixed);
     return st;
 }
 
@@ -296,7 +341,6 @@ typedef struct builder {
 static bool no_memory(builder *b)
 {
     (void)err_set(b->err, CALLA_ERR_MEMORY, "no memory for a JSON tree");
-    if (b->err == NULL) b->doc->root = NULL;
     return false;
 }
 
@@ -496,6 +540,31 @@ void json_free(json_doc *doc)
     doc->root = NULL;
 }
 
+/* ---- Numbers ----
+ * strtod and printf write and expect the decimal point of the thread's locale, which belongs to the
+ * program that uses this library. */
+
+static locale_t point_begin(void)
+{
+    const locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    return c == (locale_t)0 ? c : uselocale(c);
+}
+
+static void point_end(locale_t before)
+{
+    if (before == (locale_t)0) return;
+    const locale_t c = uselocale(before);
+    freelocale(c);
+}
+
+static double number_value(const char *text)
+{
+    const locale_t before = point_begin();
+    const double d = strtod(text, NULL);
+    point_end(before);
+    return d;
+}
+
 /* ---- Access ---- */
 
 const json_value *json_get(const json_value *v, const char *key)
@@ -546,7 +615,7 @@ bool json_int(const json_value *v, int64_t *out)
 bool json_double(const json_value *v, double *out)
 {
     if (v == NULL || v->type != JSON_NUMBER) return false;
-    const double d = strtod(v->text, NULL);
+    const double d = number_value(v->text);
     if (!isfinite(d)) return false;
     *out = d;
     return true;
@@ -576,30 +645,71 @@ bool json_write_string(strbuf *out, const char *s, size_t n)
     return strbuf_putc(out, '"');
 }
 
-/* Python's repr of a float: shortest digits that read back, exponent form outside 1e-4 .. 1e16. */
-static bool write_float(strbuf *out, double d)
+/* The decimal digits of "d.dddde+XX" one up in the last place; false when all are nines. */
+static bool digits_up(char *s)
 {
-    if (isinf(d)) return strbuf_puts(out, d < 0 ? "-Infinity" : "Infinity");
+    char *p = strchr(s, 'e');
+    while (p > s) {
+        p--;
+        if (*p == '.') continue;
+        if (*p != '9') {
+            ++*p;
+            return true;
+        }
+        *p = '0';
+    }
+    return false;
+}
+
+/* The fewest digits that read back as d > 0, as "d.dddde+XX"; returns their number. Above a power
+ * of two the numbers lie twice as far apart as below, so that not the nearest decimal but the next
+ * one up may be the one that reads back. */
+static int shortest_digits(char s[40], double d)
+{
+    char up[40];
+    for (int prec = 1; prec < 17; prec++) {
+        (void)snprintf(s, 40, "%.*e", prec - 1, d);
+        if (strtod(s, NULL) == d) return prec;
+        memcpy(up, s, sizeof up);
+        if (digits_up(up) && strtod(up, NULL) == d) {
+            memcpy(s, up, sizeof up);
+            return prec;
+        }
+    }
+    (void)snprintf(s, 40, "%.16e", d);
+    return 17;
+}
+
+/* Python's repr of a float: shortest digits, exponent form outside 1e-4 .. 1e16. */
+static bool write_float_point(strbuf *out, double d)
+{
     char s[40];
-    int prec = 1;
-    do {
-        (void)snprintf(s, sizeof s, "%.*e", prec - 1, d);
-    } while (strtod(s, NULL) != d && ++prec <= 17);
-    const int exp10 = (int)strtol(strchr(s, 'e') + 1, NULL, 10);
+    if (signbit(d)) (void)strbuf_putc(out, '-');
+    d = fabs(d);
+    if (isinf(d)) return strbuf_puts(out, "Infinity");
+    if (d == 0) return strbuf_puts(out, "0.0");
+    const int prec = shortest_digits(s, d);
+    char *e = strchr(s, 'e');
+    const int exp10 = atoi(e + 1); /* checksrc: our own snprintf output */
     if (exp10 < -4 || exp10 >= 16) {
-        char digits[40];
-        const size_t n = (size_t)(strchr(s, 'e') - s);
-        memcpy(digits, s, n);
-        digits[n] = '\0';
-        return strbuf_printf(out, "%se%c%02d", digits, exp10 < 0 ? '-' : '+', abs(exp10));
+        *e = '\0';
+        return strbuf_printf(out, "%se%c%02d", s, exp10 < 0 ? '-' : '+', abs(exp10));
     }
     const int decimals = prec - 1 - exp10;
     return strbuf_printf(out, "%.*f", decimals < 1 ? 1 : decimals, d);
 }
 
+static bool write_float(strbuf *out, double d)
+{
+    const locale_t before = point_begin();
+    const bool ok = write_float_point(out, d);
+    point_end(before);
+    return ok;
+}
+
 static bool write_number(strbuf *out, const json_value *v)
 {
-    if (!is_integer_text(v)) return write_float(out, strtod(v->text, NULL));
+    if (!is_integer_text(v)) return write_float(out, number_value(v->text));
     if (strcmp(v->text, "-0") == 0) return strbuf_putc(out, '0');
     return strbuf_append(out, v->text, v->n_text);
 }

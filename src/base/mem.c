@@ -182,7 +182,7 @@ _Static_assert(sizeof(struct arena_block) % 16 == 0, "arena payload keeps 16-byt
 void *arena_alloc(arena *a, size_t n_bytes)
 {
     const size_t max = a->max == 0 ? SIZE_MAX / 2 : a->max;
-    if (n_bytes > max - 16) return NULL;
+    if (n_bytes > max || n_bytes > SIZE_MAX - 15) return NULL;
     const size_t n = (n_bytes + 15) & ~(size_t)15;
     if (n > max - a->used) return NULL;
     struct arena_block *blk = a->head;

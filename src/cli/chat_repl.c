@@ -28,6 +28,7 @@ typedef struct chat {
     bool continued;     /* a further line of the same message is read */
     bool interrupted;   /* Ctrl-C at the prompt */
     bool leave;
+    int rc; /* of the program */
     calla_snapshot *snapshot;
     int32_t *snapshot_ids; // [calla_snapshot_position(snapshot)]
     uint64_t n_generated;
@@ -311,7 +312,10 @@ static void say(chat *ch, const strbuf *text)
     } else {
         cli_fail(ch->r->cmd, &err);
     }
-    if (t.output_error || t.signal == SIGTERM) ch->leave = true;
+    if (t.output_error || t.signal == SIGTERM) {
+        ch->leave = true;
+        ch->rc = t.signal == SIGTERM ? 128 + SIGTERM : CLI_FAILED;
+    }
     turn_deinit(&t);
 }
 
@@ -403,7 +407,7 @@ static void do_set(chat *ch, char *arg)
     if (*value) *value++ = '\0';
     value += strspn(value, " \t");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(arg, names[i])) continue;
+        if (strcmp(arg, names[i]) != 0) continue;
         if (cli_set(ch->r->cmd, arg, value, &ch->r->opt))
             fprintf(stderr, "%s is %s from now on.\n", arg, value);
         return;
@@ -491,7 +495,6 @@ int run_chat(run *r, conversation *c)
 {
     chat ch = {.r = r, .c = c};
     calla_error err = {0};
-    int rc = CLI_OK;
     if (run_session(r, r->opt.n_ctx != RUN_UNSET ? r->opt.n_ctx : RUN_CTX_CHAT, &err) != CALLA_OK)
         return cli_fail(r->cmd, &err);
     signals_ignore_interrupt();
@@ -502,12 +505,12 @@ int run_chat(run *r, conversation *c)
         chat_loop(&ch);
     } else {
         cli_error(r->cmd, "the line editor could not be started");
-        rc = CLI_FAILED;
+        ch.rc = CLI_FAILED;
     }
     if (ch.el) el_end(ch.el);
     term_restore();
     if (ch.history) history_end(ch.history);
     mem_free(ch.history_path);
     drop_snapshot(&ch);
-    return rc;
+    return ch.rc;
 }

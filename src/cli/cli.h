@@ -3,9 +3,9 @@
  * Does:     one table per command (cli_command, cli_option) from which arguments are parsed and
  *           --help is printed; the default model folder; sentences on stderr.
  * Contract: results on stdout, everything else on stderr. Exit codes: CLI_OK, CLI_FAILED,
- * CLI_USAGE; 128 + signal number after a signal. An error is one line, "calla COMMAND: sentence".
+ * CLI_USAGE, 128 + signal number after a signal. An error is one line, "calla COMMAND: sentence".
  * Adding a command: write cmd_NAME.c with `const cli_command cli_NAME = {...}` and add its line to
- *           CLI_COMMANDS below. Nothing else needs to change.
+ *           CLI_COMMANDS below; then `make man`. Nothing else needs to change.
  */
 #ifndef CALLA_CLI_CLI_H
 #define CALLA_CLI_CLI_H
@@ -129,8 +129,9 @@ int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *
  * bad (already told). */
 bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values);
 
-/* `calla NAME --help` */
+/* `calla NAME --help`, and the same as a subsection of the manual page (`make man`). */
 void cli_print_help(const cli_command *cmd, FILE *out);
+void cli_print_mdoc(const cli_command *cmd, FILE *out);
 
 /* "calla NAME: ..." on stderr. cli_usage_error adds where help is and returns CLI_USAGE;
  * cli_fail prints err->message and returns CLI_FAILED. */

@@ -35,6 +35,11 @@ int main(int argc, char **argv)
         puts("calla " CALLA_VERSION);
         return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
     }
+    if (!strcmp(name, "--mdoc")) { /* for `make man` */
+        for (size_t i = 0; commands[i]; i++)
+            cli_print_mdoc(commands[i], stdout);
+        return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+    }
     for (size_t i = 0; commands[i]; i++)
         if (!strcmp(name, commands[i]->name)) return commands[i]->main(argc - 1, argv + 1);
     fprintf(stderr, "calla: unknown %s '%s'; calla --help lists the commands\n",

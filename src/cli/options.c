@@ -291,3 +291,52 @@ void cli_print_help(const cli_command *cmd, FILE *out)
     print_option(out, &help, width);
     print_option(out, &version, width);
 }
+
+/* ---- Manual page -------------------------------------------------------------------------- */
+
+/* Text of a sentence in roff: hyphens and backslashes as they are, no line a request. */
+static void print_roff(FILE *out, const char *text)
+{
+    bool begin = true;
+    for (; *text; text++) {
+        if (begin && (*text == '.' || *text == '\'')) fputs("\\&", out);
+        begin = *text == '\n';
+        if (*text == '\\')
+            fputs("\\e", out);
+        else if (*text == '-')
+            fputs("\\-", out);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void print_mdoc_option(FILE *out, const cli_option *o)
+{
+    fputs(".It", out);
+    if (o->short_name) fprintf(out, " Fl %c%s", o->short_name, o->name ? " ," : "");
+    if (o->name) fprintf(out, " Fl -%s", o->name);
+    if (o->kind == CLI_CHOICE)
+        fprintf(out, " Cm %s", o->choices);
+    else if (o->metavar)
+        fprintf(out, " Ar %s", o->metavar);
+    fputc('\n', out);
+    print_roff(out, o->help);
+    fputs(".\n", out);
+}
+
+void cli_print_mdoc(const cli_command *cmd, FILE *out)
+{
+    fprintf(out, ".Ss calla %s Oo Ar options Oc%s%s\n", cmd->name, cmd->args ? " Ar " : "",
+            cmd->args ? cmd->args : "");
+    print_roff(out, cmd->about);
+    bool list = false;
+    for (const cli_option *o = cmd->options; o->kind != CLI_END; o++) {
+        if (list && o->kind == CLI_SECTION) fputs(".El\n", out);
+        if (o->kind == CLI_SECTION) fprintf(out, ".Pp\n%s:\n", o->help);
+        if (!list && o->kind != CLI_SECTION) fputs(".Pp\n", out);
+        if (!list || o->kind == CLI_SECTION) fputs(".Bl -tag -width Ds -compact\n", out);
+        list = true;
+        if (o->kind != CLI_SECTION) print_mdoc_option(out, o);
+    }
+    if (list) fputs(".El\n", out);
+}

@@ -57,6 +57,10 @@ fail:
 
 calla_status run_session(run *r, uint64_t n_ctx, calla_error *err)
 {
+    if (r->opt.n_ctx != RUN_UNSET && n_ctx > r->info.max_context)
+        return err_set(err, CALLA_ERR_ARGUMENT,
+                       "--ctx: expected at most %u, which is what this model can hold, found %llu",
+                       r->info.max_context, (unsigned long long)n_ctx);
     if (n_ctx > r->info.max_context) n_ctx = r->info.max_context;
     r->n_ctx = (uint32_t)n_ctx;
     const calla_session_options options = {.n_ctx = r->n_ctx};

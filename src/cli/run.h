@@ -57,7 +57,8 @@ void turn_deinit(turn *t);
 calla_status run_open(run *r, calla_error *err);
 void run_close(run *r);
 
-/* The session, of n_ctx tokens (cut to what the model can hold). */
+/* The session, of n_ctx tokens. More than the model can hold is refused when --ctx asked for it,
+ * else cut. */
 calla_status run_session(run *r, uint64_t n_ctx, calla_error *err);
 
 /* Appends ids to the session with a progress line and counts them in t. Between signals_begin()

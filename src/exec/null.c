@@ -199,11 +199,11 @@ calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_t
     return CALLA_OK;
 }
 
-void exec_null_fail(executor *base, exec_null_fault fault, uint32_t n_runs)
+void exec_null_fail(executor *ex, exec_null_fault fault, uint32_t n_runs)
 {
-    null_executor *ex = (null_executor *)base;
-    ex->fault = fault;
-    ex->runs_to_fault = n_runs;
+    null_executor *null = (null_executor *)ex;
+    null->fault = fault;
+    null->runs_to_fault = n_runs;
 }
 
 uint64_t exec_null_runs(const executor *ex)

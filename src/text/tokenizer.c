@@ -155,9 +155,8 @@ static bool encode_text(encoder *e, const char *text, size_t n, const text_span 
         while (i_span < n_spans &&
                (spans[i_span].end <= i || spans[i_span].end <= spans[i_span].begin))
             i_span++;
-        size_t special_end = n - i;
-        if (i_span < n_spans && spans[i_span].begin < n)
-            special_end = spans[i_span].begin > i ? spans[i_span].begin - i : 0;
+        size_t special_end = SIZE_MAX;
+        if (i_span < n_spans) special_end = spans[i_span].begin > i ? spans[i_span].begin - i : 0;
         const int32_t id = match_added(tok, text + i, n - i, special_end, &len);
         if (id < 0) {
             i++;

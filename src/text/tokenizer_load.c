@@ -646,8 +646,18 @@ static calla_status index_added(loader *l)
 
 static calla_status load(loader *l, const char *json, size_t n, const char *config, size_t n_config)
 {
-    const json_sax sax = {l,      on_null,   on_bool,       on_number, on_string,
-                          on_key, on_object, on_object_end, on_array,  on_array_end};
+    const json_sax sax = {
+        .ctx = l,
+        .on_null = on_null,
+        .on_bool = on_bool,
+        .on_number = on_number,
+        .on_string = on_string,
+        .on_key = on_key,
+        .on_object = on_object,
+        .on_object_end = on_object_end,
+        .on_array = on_array,
+        .on_array_end = on_array_end,
+    };
     const json_limits limits = {.what = FILE_NAME};
     calla_status st = json_sax_parse(&sax, json, n, &limits, l->err);
     if (st != CALLA_OK) return st;

@@ -5,6 +5,7 @@
 
 #define O CLASS_OTHER
 #define L CLASS_LETTER
+#define M CLASS_MARK
 #define N CLASS_NUMBER
 #define S CLASS_SPACE
 #define E CLASS_NEWLINE
@@ -14,11 +15,45 @@ static const uint8_t ascii_class[128] = {
     O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O,
     O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O,
 };
+
+/* Characters of Unicode 15.1 and 16.0, for a libutf8proc that does not know them: the regex engine
+ * of the reference does. tools/oracle/check_tokenizer.py compares the classes of all characters. */
+static const struct {
+    uint32_t first, last;
+    uint8_t class;
+} later[] = {
+    {0x897, 0x897, M},     {0x1C89, 0x1C8A, L},   {0xA7CB, 0xA7CD, L},   {0xA7DA, 0xA7DC, L},
+    {0x105C0, 0x105F3, L}, {0x10D40, 0x10D49, N}, {0x10D4A, 0x10D65, L}, {0x10D69, 0x10D6D, M},
+    {0x10D6F, 0x10D85, L}, {0x10EC2, 0x10EC4, L}, {0x10EFC, 0x10EFC, M}, {0x11380, 0x11389, L},
+    {0x1138B, 0x1138B, L}, {0x1138E, 0x1138E, L}, {0x11390, 0x113B5, L}, {0x113B7, 0x113B7, L},
+    {0x113B8, 0x113C0, M}, {0x113C2, 0x113C2, M}, {0x113C5, 0x113C5, M}, {0x113C7, 0x113CA, M},
+    {0x113CC, 0x113D0, M}, {0x113D1, 0x113D1, L}, {0x113D2, 0x113D2, M}, {0x113D3, 0x113D3, L},
+    {0x113E1, 0x113E2, M}, {0x116D0, 0x116E3, N}, {0x11BC0, 0x11BE0, L}, {0x11BF0, 0x11BF9, N},
+    {0x11F5A, 0x11F5A, M}, {0x13460, 0x143FA, L}, {0x16100, 0x1611D, L}, {0x1611E, 0x1612F, M},
+    {0x16130, 0x16139, N}, {0x16D40, 0x16D6C, L}, {0x16D70, 0x16D79, N}, {0x18CFF, 0x18CFF, L},
+    {0x1CCF0, 0x1CCF9, N}, {0x1E5D0, 0x1E5ED, L}, {0x1E5EE, 0x1E5EF, M}, {0x1E5F0, 0x1E5F0, L},
+    {0x1E5F1, 0x1E5FA, N}, {0x2EBF0, 0x2EE5D, L},
+};
 #undef O
 #undef L
+#undef M
 #undef N
 #undef S
 #undef E
+
+static char_class later_class(uint32_t cp)
+{
+    size_t low = 0, high = sizeof later / sizeof later[0];
+    while (low < high) {
+        const size_t mid = (low + high) / 2;
+        if (cp > later[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    const bool found = low < sizeof later / sizeof later[0] && cp >= later[low].first;
+    return found ? (char_class)later[low].class : CLASS_OTHER;
+}
 
 char_class unicode_class(uint32_t cp)
 {
@@ -42,6 +77,8 @@ char_class unicode_class(uint32_t cp)
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
         return CLASS_SPACE;
+    case UTF8PROC_CATEGORY_CN:
+        return later_class(cp);
     default: /* of the controls, only U+0085 is White_Space above ASCII */
         return cp == 0x85 ? CLASS_SPACE : CLASS_OTHER;
     }
@@ -127,11 +164,14 @@ static bool nfc_segment(strbuf *out, nfc_scratch *scratch, const char *s, size_t
 }
 
 /* True for some starters that are their own NFC and never the second of a composition: the text
- * may be cut before them. U+11A7 is one of them that utf8proc 2.8 drops after a Hangul syllable, as
- * if it were a trailing consonant; cut there, it stays. */
+ * may be cut before them, and what lies between two needs no work. Beside Latin these are kana, CJK
+ * ideographs and Hangul syllables, so that text without spaces makes no long segments; and U+11A7,
+ * which utf8proc 2.8 drops after a Hangul syllable as if it were a trailing consonant. */
 static bool is_inert(uint32_t cp)
 {
-    return cp < 0x300 || cp == 0x11A7;
+    return cp < 0x300 || cp == 0x11A7 ||
+           (cp >= 0x3040 && cp <= 0x9FFF && cp != 0x3099 && cp != 0x309A) ||
+           (cp >= 0xAC00 && cp <= 0xD7A3);
 }
 
 bool nfc_append(strbuf *out, nfc_scratch *scratch, const char *s, size_t n)

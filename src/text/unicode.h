@@ -2,10 +2,11 @@
  *
  * Does:   the four classes the pre-tokenizer distinguishes; NFC of text that may be broken UTF-8.
  * Why:    libutf8proc's own utf8proc_map() orders combining marks with a quadratic sort (a megabyte
- *         of marks takes hours); nfc_append() sorts long runs by counting, and never touches text
- *         below U+0300, which is NFC as it stands.
- * Limits: the Unicode version is the library's (15.0 for libutf8proc 2.8). It matters only for
- *         characters assigned since.
+ *         of marks takes hours); nfc_append() sorts long runs by counting, and never touches
+ *         Latin, kana, CJK and Hangul text, which is NFC as it stands.
+ * Limits: classes are those of Unicode 16.0 (the reference's regex engine), or later if the library
+ *         is. NFC is the library's (15.0 for libutf8proc 2.8); the reference's is Unicode 9.0,
+ * which differs for 109 rare marks, and only where they stand out of canonical order.
  */
 #ifndef CALLA_TEXT_UNICODE_H
 #define CALLA_TEXT_UNICODE_H

@@ -72,6 +72,7 @@ number seed 0 9007199254740991 -1 9007199254740992 99999999999999999999 x
 number max-tokens 1 1000000 0 -5 many
 number ctx 16 1048576 15 1048577
 number threads 1 256 0 257 ''
+refuses 1 '--ctx: expected at most 32768' run --ctx 32769 -p x
 refuses 2 "--backend: expected one of auto|cpu, found 'gpu'" run --backend gpu -p x
 refuses 2 "--kv: expected one of bf16|f32, found 'bf'" run --kv bf -p x
 refuses 2 '--log-level: expected one of' run --log-level loud -p x
@@ -131,8 +132,8 @@ if [ -c /dev/full ]; then
     has 'full disk' 'standard output: No space left on device' "$(cat "$tmp/err")"
 fi
 
-# ---- Signals: temperature 100 talks until the context is full ----
-babble="run --raw -p Hello! --temp 100 --seed 1 --ctx 32768 --max-tokens 30000"
+# ---- Signals: rewarding repetition makes it talk until the context is full ----
+babble="run --raw -p Hello! --temp 0 --repetition-penalty 0.1 --ctx 32768 --max-tokens 30000"
 interrupt() { # SIGNAL CODE ARG...
     sig=$1 code=$2
     shift 2

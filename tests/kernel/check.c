@@ -198,13 +198,14 @@ static int by_value(const void *a, const void *b)
 
 #define BATCHES 9
 
-/* Seconds per call: median over batches of at least 5 ms each. */
-static double seconds_per_call(void (*call)(void *), void *ctx, double *spread)
+/* Seconds per call: median over batches of at least 5 ms each; once: one batch, for the slow
+ * reference. */
+static double seconds_per_call(void (*call)(void *), void *ctx, bool once, double *spread)
 {
     double t[BATCHES];
     double n = 1;
     int n_batches = 0;
-    call(ctx);
+    if (!once) call(ctx);
     for (;;) {
         const double t0 = now();
         for (double i = 0; i < n; i++)
@@ -215,7 +216,7 @@ static double seconds_per_call(void (*call)(void *), void *ctx, double *spread)
             continue;
         }
         t[n_batches++] = dt / n;
-        if (n_batches == BATCHES || dt * n_batches > 1.0) break;
+        if (once || n_batches == BATCHES || dt * n_batches > 0.5) break;
     }
     qsort(t, (size_t)n_batches, sizeof *t, by_value);
     *spread = (t[n_batches - 1] - t[0]) / t[n_batches / 2];
@@ -228,7 +229,7 @@ void bench_run(bench *b, const char *shape, double n_bytes, double n_flops, void
     double spread;
     const uint32_t i = b->i_shape++;
     if (i >= BENCH_SHAPES_MAX) abort();
-    const double s = seconds_per_call(call, ctx, &spread);
+    const double s = seconds_per_call(call, ctx, b->quiet, &spread);
     if (b->is_ref) b->ref_seconds[i] = s;
     if (b->quiet) return;
     const double gbs = n_bytes / s * 1e-9, gflops = n_flops / s * 1e-9,

@@ -1,3 +1,4 @@
+#include <locale.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -43,6 +44,11 @@ static void writes_as_python(void **state)
         {"1e400", "Infinity"},
         {"-1e400", "-Infinity"},
         {"1e-400", "0.0"},
+        {"-2.5e-7", "-2.5e-07"},
+        {"1e23", "1e+23"},
+        {"5.960464477539063e-08", "5.960464477539063e-08"}, /* 2^-24: the nearest does not do */
+        {"5.6843418860808015e-14", "5.684341886080802e-14"},
+        {"9.671406556917033e+24", "9.671406556917033e+24"},
         {"123456789012345678901234567890", "123456789012345678901234567890"},
         {"\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\"\\\\\\/\"",
          "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\"\\\\/\""},
@@ -111,14 +117,51 @@ static void refuses_what_is_no_utf8(void **state)
     }
 }
 
-/* Strings are valid UTF-8 whatever the escapes say. */
+/* Strings are valid UTF-8 whatever the escapes say: half a pair is one U+FFFD, its neighbours stay.
+ */
 static void lone_surrogates_are_replaced(void **state)
 {
     (void)state;
-    char *out = round_trip("{\"\\udc00\":\"a\\udfffb\\udc00\"}", NULL);
-    assert_string_equal(out, "{\"\xef\xbf\xbd\": \"a\xef\xbf\xbd"
-                             "b\xef\xbf\xbd\"}");
+#define FFFD "\xef\xbf\xbd"
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"{\"\\udc00\":\"a\\udfffb\\udc00\"}", "{\"" FFFD "\": \"a" FFFD "b" FFFD "\"}"},
+        {"\"\\ud83d\"", "\"" FFFD "\""},
+        {"\"\\uD83Dx\"", "\"" FFFD "x\""},
+        {"\"\\ud83d\\u0041\"", "\"" FFFD "A\""},
+        {"\"\\ud83d\\n\"", "\"" FFFD "\\n\""},
+        {"\"\\ud83d\\ud83d\\ude00\"", "\"" FFFD "\xf0\x9f\x98\x80\""},
+        {"\"\\ude00\\ud83d\"", "\"" FFFD FFFD "\""},
+        {"\"\\uDBFF\\uDFFF\"", "\"\xf4\x8f\xbf\xbf\""},
+        {"\"\\\\ud83d\"", "\"\\\\ud83d\""},      /* an escaped backslash, then letters */
+        {"\"\\\\\\ud83d\"", "\"\\\\" FFFD "\""}, /* one, then an escape */
+        {"{\"\\udbff\":\"\\ud800\"}", "{\"" FFFD "\": \"" FFFD "\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *out = round_trip(cases[i].in, NULL);
+        assert_non_null(out);
+        assert_string_equal(out, cases[i].out);
+        mem_free(out);
+    }
+    static const char *const bad[] = {"\"\\ud83\"", "\"\\ud83d\\", "\"\\ud83d\\u\"", "\\ud83d"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_null(round_trip(bad[i], NULL));
+}
+
+/* Another decimal point in the program's locale changes nothing. */
+static void locale_is_ignored(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"};
+    const char *set = NULL;
+    for (size_t i = 0; i < 3 && set == NULL; i++)
+        set = setlocale(LC_NUMERIC, names[i]);
+    if (set == NULL) skip();
+    char *out = round_trip("[0.25, 1.5e3]", NULL);
+    assert_string_equal(out, "[0.25, 1500.0]");
     mem_free(out);
+    (void)setlocale(LC_NUMERIC, "C");
 }
 
 static void limits_hold(void **state)
@@ -134,6 +177,52 @@ static void limits_hold(void **state)
     assert_int_equal(json_parse(&doc, "[1,2,3,4]", 9, &limits, &err), CALLA_ERR_FORMAT);
     assert_non_null(strstr(err.message, "thing: more values"));
     assert_null(doc.root);
+    /* Depth and values at once: the limit that was hit is named. */
+    const json_limits both = {.max_depth = 1, .max_nodes = 2};
+    assert_int_equal(json_parse(&doc, "[1,2]", 5, &both, &err), CALLA_ERR_FORMAT);
+    assert_string_equal(err.message, "JSON: more values than the limit (2) at byte 4");
+    assert_int_equal(err.offset, 4);
+}
+
+/* 100,000 equal keys, and as many different ones. */
+static void large_objects(void **state)
+{
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        strbuf s = {0};
+        json_doc doc;
+        (void)strbuf_putc(&s, '{');
+        for (int i = 0; i < 100000; i++)
+            (void)strbuf_printf(&s, "%s\"k%d\":%d", i == 0 ? "" : ",", same ? 0 : i, i);
+        (void)strbuf_putc(&s, '}');
+        assert_int_equal(json_parse(&doc, s.data, s.len, NULL, NULL), CALLA_OK);
+        assert_int_equal(doc.root->n_items, same ? 1 : 100000);
+        assert_string_equal(json_get(doc.root, "k0")->text, same ? "99999" : "0");
+        json_free(&doc);
+        strbuf_deinit(&s);
+    }
+}
+
+static void access_is_forgiving(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\":[1,\"x\\u0000y\"],\"b\":{}}";
+    json_doc doc;
+    assert_int_equal(json_parse(&doc, text, strlen(text), NULL, NULL), CALLA_OK);
+    const json_value *a = json_get(doc.root, "a");
+    assert_null(json_get(NULL, "a"));
+    assert_null(json_get(a, "a"));
+    assert_null(json_get(doc.root, "c"));
+    assert_null(json_at(NULL, 0));
+    assert_null(json_at(a, 2));
+    assert_null(json_at(json_at(a, 0), 0));
+    assert_ptr_equal(json_at(doc.root, 0), a);
+    assert_int_equal(json_at(a, 1)->n_text, 3);
+    assert_memory_equal(json_at(a, 1)->text, "x\0y", 4);
+    assert_false(json_is(json_at(a, 1), "x"));
+    assert_false(json_is(NULL, "x"));
+    json_free(&doc);
+    json_free(&doc);
 }
 
 static void numbers_convert(void **state)
@@ -190,7 +279,10 @@ int main(void)
         cmocka_unit_test(refuses_what_is_no_json),
         cmocka_unit_test(refuses_what_is_no_utf8),
         cmocka_unit_test(lone_surrogates_are_replaced),
+        cmocka_unit_test(locale_is_ignored),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(large_objects),
+        cmocka_unit_test(access_is_forgiving),
         cmocka_unit_test(numbers_convert),
         cmocka_unit_test(survives_every_failed_allocation),
     };

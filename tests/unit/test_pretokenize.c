@@ -209,6 +209,24 @@ static void white_space_is_complete(void **state)
     assert_int_equal(n, sizeof white / sizeof white[0]);
 }
 
+/* Characters that Unicode 15.0 does not have, so that the library may not know them. */
+static void later_characters(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t cp;
+        char_class want;
+    } cases[] = {
+        {0x896, CLASS_OTHER},    {0x897, CLASS_MARK},     {0x1C89, CLASS_LETTER},
+        {0x10D49, CLASS_NUMBER}, {0x10D4A, CLASS_LETTER}, {0x10D66, CLASS_OTHER},
+        {0x143FA, CLASS_LETTER}, {0x143FB, CLASS_OTHER},  {0x2EBEF, CLASS_OTHER},
+        {0x2EBF0, CLASS_LETTER}, {0x2EE5D, CLASS_LETTER}, {0x2EE5E, CLASS_OTHER},
+        {0x10FFFF, CLASS_OTHER},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(unicode_class(cases[i].cp), cases[i].want);
+}
+
 static void assert_nfc(const char *text, const char *want)
 {
     strbuf out = {0};
@@ -236,12 +254,51 @@ static void nfc_cases(void **state)
     assert_nfc("\xE1\x84\x92\xE1\x85", "\xE1\x84\x92\xEF\xBF\xBD");
 }
 
+/* nfc_append(), told by utf8proc_map() on short texts. */
+static void assert_nfc_as_utf8proc(strbuf *out, nfc_scratch *scratch, const char *text, size_t n)
+{
+    utf8proc_uint8_t *want = NULL;
+    const utf8proc_ssize_t n_want =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &want,
+                     UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    assert_true(n_want >= 0);
+    strbuf_clear(out);
+    assert_true(nfc_append(out, scratch, text, n));
+    assert_int_equal(out->len, n_want);
+    assert_memory_equal(out->data, want, out->len);
+    free(want);
+}
+
+/* Every character after and before those that compose with most: shows that cutting is harmless. */
+static void nfc_of_all_characters(void **state)
+{
+    (void)state;
+    static const uint32_t first[] = {'a', 0x1100, 0xAC00, 0x304B, 0x9C7},
+                          last[] = {0x301, 0x3099, 0x11A8};
+    strbuf out = {0};
+    nfc_scratch scratch = {0};
+    for (uint32_t cp = 1; cp < 0x20000; cp++) {
+        if ((cp >= 0xD800 && cp < 0xE000) || cp == 0x11A7) continue;
+        char text[16];
+        size_t n = utf8_write(first[cp % 5], text);
+        n += utf8_write(cp, text + n);
+        n += utf8_write(last[cp % 3], text + n);
+        assert_nfc_as_utf8proc(&out, &scratch, text, n);
+        n = utf8_write(first[(cp + 1) % 5], text);
+        n += utf8_write(cp, text + n);
+        assert_nfc_as_utf8proc(&out, &scratch, text, n);
+    }
+    strbuf_deinit(&out);
+    nfc_scratch_deinit(&scratch);
+}
+
 /* Where utf8proc_map() is fast enough and right, it says the same. */
 static void nfc_as_utf8proc(void **state)
 {
     (void)state;
-    static const uint32_t bases[] = {'a',    'e',   ' ',   0xE9,   0x3B1,   0xAC00, 0x1100, 0x1161,
-                                     0x11A8, 0x915, 0x9C7, 0x4E2D, 0x1D15E, 0x212B, 0x1E0A};
+    static const uint32_t bases[] = {'a',    'e',    ' ',     0xE9,   0x3B1, 0xAC00,
+                                     0x1100, 0x1161, 0x11A8,  0x915,  0x9C7, 0x4E2D,
+                                     0x304B, 0xAC01, 0x1D15E, 0x212B, 0x1E0A};
     static const uint32_t marks[] = {0x300, 0x301, 0x323,  0x327, 0x334,   0x345,  0x93C,
                                      0x94D, 0x9BE, 0x3099, 0x316, 0x1D165, 0x1D16E};
     rng_state = 2;
@@ -256,16 +313,7 @@ static void nfc_as_utf8proc(void **state)
             n += utf8_write(rng(p) == 0 ? bases[rng(sizeof bases / sizeof bases[0])]
                                         : marks[rng(sizeof marks / sizeof marks[0])],
                             text + n);
-        utf8proc_uint8_t *want = NULL;
-        const utf8proc_ssize_t n_want =
-            utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &want,
-                         UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-        assert_true(n_want >= 0);
-        strbuf_clear(&out);
-        assert_true(nfc_append(&out, &scratch, text, n));
-        assert_int_equal(out.len, n_want);
-        assert_memory_equal(out.data, want, out.len);
-        free(want);
+        assert_nfc_as_utf8proc(&out, &scratch, text, n);
     }
     strbuf_deinit(&out);
     nfc_scratch_deinit(&scratch);
@@ -274,9 +322,10 @@ static void nfc_as_utf8proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alternatives), cmocka_unit_test(golden_pieces),
-        cmocka_unit_test(as_the_regex), cmocka_unit_test(white_space_is_complete),
-        cmocka_unit_test(nfc_cases),    cmocka_unit_test(nfc_as_utf8proc),
+        cmocka_unit_test(alternatives),     cmocka_unit_test(golden_pieces),
+        cmocka_unit_test(as_the_regex),     cmocka_unit_test(white_space_is_complete),
+        cmocka_unit_test(later_characters), cmocka_unit_test(nfc_cases),
+        cmocka_unit_test(nfc_as_utf8proc),  cmocka_unit_test(nfc_of_all_characters),
     };
     return cmocka_run_group_tests_name("pretokenize", tests, NULL, NULL);
 }

@@ -26,6 +26,9 @@
 #define ROWS       4u /* of a tile */
 #define DIRECT_MAX 4u /* tokens of a direct tile */
 #define TILE_MAX   6u /* tokens of a strip tile */
+/* Bytes of codes between use and prefetch: four rows at once are four streams in one page, which
+ * the hardware prefetcher does not follow. Running past the end of the matrix is harmless. */
+#define AHEAD 8192u
 
 /* scale and bias of up to GROUPS_MAX groups of ROWS rows, as f32. */
 typedef struct params {
@@ -36,7 +39,7 @@ static ATTR_INLINE void widen(const uint8_t *p, uint32_t n, float *out)
 {
     for (uint32_t i = 0; i < n; i += 16) {
         const uint32_t left = n - i;
-        const __mmask16 m = left < 16 ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        const __mmask16 m = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
         const __m512i u = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p + (size_t)i * 2));
         _mm512_storeu_si512(out + i, _mm512_slli_epi32(u, 16));
     }
@@ -50,6 +53,16 @@ static ATTR_INLINE void params_load(params *p, const matrix *w, uint32_t row, ui
         const size_t at = ((size_t)(row + i) * (w->cols / GROUP) + group) * 2;
         widen(w->scales + at, n, p->scale[i]);
         widen(w->biases + at, n, p->bias[i]);
+    }
+}
+
+/* Fetches the parameters that belong to the codes AHEAD. */
+static ATTR_INLINE void params_ahead(const matrix *w, uint32_t row, uint32_t n_groups)
+{
+    const uint64_t at = (uint64_t)row * n_groups * 2 + AHEAD / 16;
+    for (uint32_t i = 0; i < ROWS * n_groups * 2; i += 64) {
+        _mm_prefetch((const char *)w->scales + at + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)w->biases + at + i, _MM_HINT_T0);
     }
 }
 
@@ -103,13 +116,19 @@ static ATTR_INLINE void direct_q4(tile acc, uint32_t n_rows, uint32_t n_tokens, 
 {
     params p;
     const uint32_t n_groups = w->cols / GROUP;
+    const char *ahead = (const char *)w->data + (uint64_t)row * w->row_bytes + AHEAD;
     for (uint32_t g0 = 0; g0 < n_groups; g0 += GROUPS_MAX) {
         const uint32_t n = n_groups - g0 < GROUPS_MAX ? n_groups - g0 : GROUPS_MAX;
         params_load(&p, w, row, n_rows, g0, n);
+        if (n_rows == ROWS) params_ahead(w, row, n_groups);
         const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes + (uint64_t)g0 * (GROUP / 2);
         for (uint32_t g = 0; g < n; g++) {
             __m512 table[ROWS];
             const size_t col = (size_t)(g0 + g) * GROUP;
+            if (n_rows == ROWS) {
+                _mm_prefetch(ahead + (size_t)(g0 + g) * (GROUP / 2 * ROWS), _MM_HINT_T0);
+                _mm_prefetch(ahead + (size_t)(g0 + g) * (GROUP / 2 * ROWS) + 64, _MM_HINT_T0);
+            }
             UNROLLED (i, n_rows)
                 table[i] = _mm512_fmadd_ps(_mm512_set1_ps(p.scale[i][g]), iota(),
                                            _mm512_set1_ps(p.bias[i][g]));
@@ -196,156 +215,179 @@ static ATTR_INLINE void direct(mat_type type, uint32_t n_tokens, const matrix *w
 
 /* ---- Strip: weights made once for many tokens ---- */
 
-/* One row in the order of x: out[cols]. */
-static void row_q4(const matrix *w, uint32_t row, float *out)
+#define BLOCK_COLS 1024u /* x 4 rows x 4 bytes: a third of the first-level cache */
+
+/* Columns [col, col + n) of a row in the order of x, n <= BLOCK_COLS. */
+static void row_q4(const matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
 {
     params p;
-    const uint32_t n_groups = w->cols / GROUP;
-    const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes;
-    for (uint32_t g0 = 0; g0 < n_groups; g0 += GROUPS_MAX) {
-        const uint32_t n = n_groups - g0 < GROUPS_MAX ? n_groups - g0 : GROUPS_MAX;
-        params_load(&p, w, row, 1, g0, n);
-        for (uint32_t g = 0; g < n; g++, codes += GROUP / 2, out += GROUP) {
-            const __m512 table = _mm512_fmadd_ps(_mm512_set1_ps(p.scale[0][g]), iota(),
-                                                 _mm512_set1_ps(p.bias[0][g]));
-            UNROLLED (half, 2) {
-                const __m512i c = load_u8x16(codes + half * 16);
-                _mm512_storeu_ps(out + half * 32, _mm512_permutexvar_ps(c, table));
-                _mm512_storeu_ps(out + half * 32 + 16,
-                                 _mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table));
-            }
+    params_load(&p, w, row, 1, col / GROUP, n / GROUP);
+    const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes + col / 2;
+    for (uint32_t g = 0; g < n / GROUP; g++, codes += GROUP / 2, out += GROUP) {
+        const __m512 table =
+            _mm512_fmadd_ps(_mm512_set1_ps(p.scale[0][g]), iota(), _mm512_set1_ps(p.bias[0][g]));
+        UNROLLED (half, 2) {
+            const __m512i c = load_u8x16(codes + half * 16);
+            _mm512_store_ps(out + half * 32, _mm512_permutexvar_ps(c, table));
+            _mm512_store_ps(out + half * 32 + 16,
+                            _mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table));
         }
     }
 }
 
-static void row_q8(const matrix *w, uint32_t row, float *out)
+static void row_q8(const matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
 {
     params p;
-    const uint32_t n_groups = w->cols / GROUP;
-    const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes;
-    for (uint32_t g0 = 0; g0 < n_groups; g0 += GROUPS_MAX) {
-        const uint32_t n = n_groups - g0 < GROUPS_MAX ? n_groups - g0 : GROUPS_MAX;
-        params_load(&p, w, row, 1, g0, n);
-        for (uint32_t g = 0; g < n; g++, codes += GROUP, out += GROUP)
-            UNROLLED (part, 4)
-                _mm512_storeu_ps(out + part * 16,
-                                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(load_u8x16(codes + part * 16)),
-                                                 _mm512_set1_ps(p.scale[0][g]),
+    params_load(&p, w, row, 1, col / GROUP, n / GROUP);
+    const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes + col;
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __m512 c = _mm512_cvtepi32_ps(load_u8x16(codes + i));
+        const uint32_t g = i / GROUP;
+        _mm512_store_ps(out + i, _mm512_fmadd_ps(c, _mm512_set1_ps(p.scale[0][g]),
                                                  _mm512_set1_ps(p.bias[0][g])));
     }
 }
 
-static void row_plain(const matrix *w, uint32_t row, float *out)
+static void row_widen(const matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
 {
     const uint8_t *at = w->data + (uint64_t)row * w->row_bytes;
-    for (size_t col = 0; col < w->cols; col += 16)
-        _mm512_storeu_ps(out + col, w->type == MAT_BF16 ? load_bf16x16(at + col * 2)
-                                                        : _mm512_loadu_ps(at + col * 4));
-}
-
-static void row_widen(const matrix *w, uint32_t row, float *out)
-{
     if (w->type == MAT_Q4)
-        row_q4(w, row, out);
+        row_q4(w, row, col, n, out);
     else if (w->type == MAT_Q8)
-        row_q8(w, row, out);
+        row_q8(w, row, col, n, out);
     else
-        row_plain(w, row, out);
+        for (size_t i = 0; i < n; i += 16)
+            _mm512_store_ps(out + i, w->type == MAT_BF16 ? load_bf16x16(at + (col + i) * 2)
+                                                         : _mm512_loadu_ps(at + (col + i) * 4));
 }
 
-static ATTR_INLINE void strip_tile(uint32_t n_tokens, const float *strip, uint32_t cols,
-                                   const float *const *x, float *const *y, uint32_t row)
+/* What a strip is doing: columns [col, col + n) of rows [row, row + ROWS). */
+typedef struct strip {
+    const float *w; /* [ROWS, n], 64-byte aligned */
+    float *waiting; /* accumulators between blocks: [n_tokens, ROWS, 16] */
+    uint32_t row, col, n;
+    bool first, last; /* block of columns */
+} strip;
+
+static ATTR_INLINE void strip_tile(uint32_t n_tokens, const strip *s, uint32_t t,
+                                   const float *const *x, float *const *y)
 {
     tile acc;
+    float *waiting = s->waiting + (size_t)t * ROWS * 16;
     tile_zero(acc, ROWS, n_tokens);
-    for (size_t col = 0; col < cols; col += 16) {
+    if (!s->first)
+        UNROLLED (i, n_tokens)
+            UNROLLED (r, ROWS)
+                acc[r][i] = _mm512_load_ps(waiting + (i * ROWS + r) * 16);
+    for (uint32_t col = 0; col < s->n; col += 16) {
         __m512 v[ROWS];
-        UNROLLED (i, ROWS)
-            v[i] = _mm512_load_ps(strip + (size_t)i * cols + col);
-        tile_fma(acc, ROWS, n_tokens, v, x, col);
+        UNROLLED (r, ROWS)
+            v[r] = _mm512_load_ps(s->w + r * s->n + col);
+        tile_fma(acc, ROWS, n_tokens, v, x + t, (size_t)s->col + col);
     }
-    tile_store(acc, ROWS, n_tokens, y, row);
+    if (s->last)
+        tile_store(acc, ROWS, n_tokens, y + t, s->row);
+    else
+        UNROLLED (i, n_tokens)
+            UNROLLED (r, ROWS)
+                _mm512_store_ps(waiting + (i * ROWS + r) * 16, acc[r][i]);
 }
 
-static void strip_tokens(const float *strip, uint32_t cols, const float *const *x,
-                         uint32_t n_tokens, float *const *y, uint32_t row)
+static void strip_tokens(const strip *s, const float *const *x, uint32_t n_tokens, float *const *y)
 {
     for (uint32_t t = 0; t < n_tokens;) {
         const uint32_t left = n_tokens - t;
-        const uint32_t n = left <= TILE_MAX      ? left
-                           : left < 2 * TILE_MAX ? (left + 1) / 2
-                                                 : TILE_MAX;
+        uint32_t n = TILE_MAX; /* the last two tiles share evenly */
+        if (left < 2 * TILE_MAX) n = left <= TILE_MAX ? left : (left + 1) / 2;
         switch (n) {
         case 1:
-            strip_tile(1, strip, cols, x + t, y + t, row);
+            strip_tile(1, s, t, x, y);
             break;
         case 2:
-            strip_tile(2, strip, cols, x + t, y + t, row);
+            strip_tile(2, s, t, x, y);
             break;
         case 3:
-            strip_tile(3, strip, cols, x + t, y + t, row);
+            strip_tile(3, s, t, x, y);
             break;
         case 4:
-            strip_tile(4, strip, cols, x + t, y + t, row);
+            strip_tile(4, s, t, x, y);
             break;
         case 5:
-            strip_tile(5, strip, cols, x + t, y + t, row);
+            strip_tile(5, s, t, x, y);
             break;
         default:
-            strip_tile(6, strip, cols, x + t, y + t, row);
+            strip_tile(6, s, t, x, y);
             break;
         }
         t += n;
     }
 }
 
-/* Tokens in blocks whose x stay in the second-level cache while the strips pass. */
+/* Tokens in blocks whose x stay in the second-level cache while the strips pass, and whose
+ * accumulators fit the scratch. */
 #define X_BLOCK_FLOATS (256u * 1024)
 
 static void strips(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
                    uint32_t n_tokens, float *const *y, float *scratch)
 {
-    const uint32_t fit = X_BLOCK_FLOATS / w->cols;
-    const uint32_t block = fit < 4 * TILE_MAX ? 4 * TILE_MAX : fit / TILE_MAX * TILE_MAX;
+    const uint32_t cols = w->cols;
+    uint32_t block = X_BLOCK_FLOATS / cols;
+    if (block < 4 * TILE_MAX) block = 4 * TILE_MAX;
+    const size_t room = cols > BLOCK_COLS ? MATMUL_SCRATCH_FLOATS(cols) - ROWS * BLOCK_COLS : 0;
+    if (room > 0 && block > room / (ROWS * 16)) block = (uint32_t)(room / (ROWS * 16));
+    strip s = {.w = scratch, .waiting = scratch + ROWS * BLOCK_COLS};
     for (uint32_t t = 0; t < n_tokens; t += block) {
         const uint32_t n = n_tokens - t < block ? n_tokens - t : block;
-        uint32_t row = row0;
-        for (; row + ROWS <= row1; row += ROWS) {
-            for (uint32_t i = 0; i < ROWS; i++)
-                row_widen(w, row + i, scratch + (size_t)i * w->cols);
-            strip_tokens(scratch, w->cols, x + t, n, y + t, row);
-        }
+        for (s.row = row0; s.row + ROWS <= row1; s.row += ROWS)
+            for (s.col = 0; s.col < cols; s.col += BLOCK_COLS) {
+                s.n = cols - s.col < BLOCK_COLS ? cols - s.col : BLOCK_COLS;
+                s.first = s.col == 0;
+                s.last = s.col + s.n == cols;
+                for (uint32_t r = 0; r < ROWS; r++)
+                    row_widen(w, s.row + r, s.col, s.n, scratch + r * s.n);
+                strip_tokens(&s, x + t, n, y + t);
+            }
     }
 }
 
 /* ---- Entry points ---- */
 
+static ATTR_INLINE void few(mat_type type, const matrix *w, uint32_t row0, uint32_t row1,
+                            const float *const *x, uint32_t n_tokens, float *const *y)
+{
+    switch (n_tokens) {
+    case 1:
+        direct(type, 1, w, row0, row1, x, y);
+        break;
+    case 2:
+        direct(type, 2, w, row0, row1, x, y);
+        break;
+    case 3:
+        direct(type, 3, w, row0, row1, x, y);
+        break;
+    default:
+        direct(type, DIRECT_MAX, w, row0, row1, x, y);
+        break;
+    }
+}
+
 static ATTR_INLINE void matmul(mat_type type, const matrix *w, uint32_t row0, uint32_t row1,
                                const float *const *x, uint32_t n_tokens, float *const *y,
                                float *scratch)
 {
-    switch (n_tokens) {
-    case 0:
-        return;
-    case 1:
-        direct(type, 1, w, row0, row1, x, y);
-        return;
-    case 2:
-        direct(type, 2, w, row0, row1, x, y);
-        return;
-    case 3:
-        direct(type, 3, w, row0, row1, x, y);
-        return;
-    case DIRECT_MAX:
-        direct(type, DIRECT_MAX, w, row0, row1, x, y);
-        return;
-    default:
-        break;
+    const uint32_t whole = row0 + (row1 - row0) / ROWS * ROWS;
+    uint32_t done = 0;
+    if (n_tokens > 2 * DIRECT_MAX) {
+        strips(w, row0, whole, x, n_tokens, y, scratch);
+        row0 = whole; /* up to three rows remain */
     }
-    const uint32_t even = row0 + (row1 - row0) / ROWS * ROWS;
-    strips(w, row0, even, x, n_tokens, y, scratch);
-    for (uint32_t t = 0; t < n_tokens; t++)
-        direct(type, 1, w, even, row1, x + t, y + t);
+    for (uint32_t left = n_tokens; left > 0; left = n_tokens - done) {
+        const uint32_t n = left <= DIRECT_MAX      ? left
+                           : left < 2 * DIRECT_MAX ? (left + 1) / 2
+                                                   : DIRECT_MAX;
+        few(type, w, row0, row1, x + done, n, y + done);
+        done += n;
+    }
 }
 
 void avx512_prep_q4(const float *x, uint32_t cols, float *xp)
