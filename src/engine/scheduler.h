@@ -65,7 +65,7 @@ typedef struct sched_token {
     int32_t id;
     const char *bytes; /* raw, maybe part of a character; [n_bytes] */
     size_t n_bytes;
-    bool forced;    /* put there by the thinking budget, not drawn */
+    bool forced;    /* put there to close the thinking, not drawn */
     bool thinking;  /* inside the block of thinking, its closing id included */
     float logprob;  /* of the model's own distribution: before temperature, penalties, filters;
                        0 unless the request wants logprobs */

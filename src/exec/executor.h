@@ -5,7 +5,7 @@
  *             sequence is cut into segments and calls, nor on the other segments of a call, nor on
  *             the number of threads - bitwise. (2) A failed call leaves every sequence as it was,
  *             or marks it broken; it never affects sequences that were not in the call.
- * Threads:    one caller at a time for run/save/load (the engine's worker holds the device).
+ * Threads:    one caller at a time for all that takes `executor *` (who holds the device).
  * Memory:     everything is allocated at creation; run() allocates nothing.
  */
 #ifndef CALLA_EXEC_EXECUTOR_H
@@ -61,6 +61,16 @@ typedef struct exec_ops {
     void (*seq_save)(executor *ex, const exec_seq *seq, uint8_t *image);
     calla_status (*seq_load)(executor *ex, exec_seq *seq, const uint8_t *image, uint32_t n_tokens,
                              calla_error *err);
+    /* The part of a sequence that is not one row a token (recurrent and convolution state), for
+     * the prefix cache: an image private to this executor, the same size at every position. */
+    uint64_t (*seq_state_bytes)(const executor *ex);
+    void (*seq_state_save)(executor *ex, const exec_seq *seq, uint8_t *state);
+    /* dst continues from position n_tokens of src's history, bitwise as src did there; state is
+     * what seq_state_save gave at that position of the same history. Copies the first n_tokens
+     * key-value rows when dst is another sequence (src and dst->n_ctx must hold them); dst == src
+     * goes back in place. */
+    void (*seq_restore)(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
+                        const uint8_t *state);
 } exec_ops;
 
 struct executor {

@@ -89,6 +89,20 @@ static void null_seq_reset(executor *ex, exec_seq *seq)
     seq->state = 0;
 }
 
+static uint64_t next_state(uint64_t state, int32_t token)
+{
+    return mix(state ^ ((uint64_t)token + 0x9e3779b97f4a7c15u));
+}
+
+/* Does the state belong to the tokens? It would not after a bad restore. */
+static bool state_is_right(const exec_seq *seq)
+{
+    uint64_t state = 0;
+    for (uint32_t i = 0; i < seq->n_tokens; i++)
+        state = next_state(state, seq->tokens[i]);
+    return state == seq->state;
+}
+
 static calla_status null_check(const null_executor *ex, const exec_segment *segs, uint32_t n_segs,
                                calla_error *err)
 {
@@ -99,6 +113,11 @@ static calla_status null_check(const null_executor *ex, const exec_segment *segs
         if (g->n_tokens == 0 || g->n_tokens > g->seq->n_ctx - g->seq->n_tokens ||
             (g->want != EXEC_LOGITS_NONE) != (g->logits != NULL))
             return err_set(err, CALLA_ERR_INTERNAL, "segment %u breaks the executor's contract", i);
+        if (!state_is_right(g->seq))
+            return err_set(err, CALLA_ERR_INTERNAL,
+                           "segment %u: the state is not that of the %u "
+                           "tokens before it",
+                           i, g->seq->n_tokens);
         for (uint32_t t = 0; t < g->n_tokens; t++)
             if (g->tokens[t] < 0 || (uint32_t)g->tokens[t] >= ex->n_vocab)
                 return err_set(err, CALLA_ERR_INTERNAL, "token id %d is outside the vocabulary",
@@ -115,7 +134,7 @@ static void null_append(const null_executor *ex, const exec_segment *g)
     for (uint32_t t = 0; t < g->n_tokens; t++) {
         exec_seq *seq = g->seq;
         seq->tokens[seq->n_tokens++] = g->tokens[t];
-        seq->state = mix(seq->state ^ ((uint64_t)g->tokens[t] + 0x9e3779b97f4a7c15u));
+        seq->state = next_state(seq->state, g->tokens[t]);
         if (g->want == EXEC_LOGITS_ALL)
             null_logits(ex, seq->state, g->logits + (size_t)t * ex->n_vocab);
     }
@@ -170,6 +189,27 @@ static calla_status null_seq_load(executor *ex, exec_seq *seq, const uint8_t *im
     return CALLA_OK;
 }
 
+static uint64_t null_state_bytes(const executor *ex)
+{
+    (void)ex;
+    return sizeof(uint64_t);
+}
+
+static void null_state_save(executor *ex, const exec_seq *seq, uint8_t *state)
+{
+    (void)ex;
+    memcpy(state, &seq->state, sizeof seq->state);
+}
+
+static void null_restore(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
+                         const uint8_t *state)
+{
+    (void)ex;
+    if (dst != src) memcpy(dst->tokens, src->tokens, n_tokens * sizeof *src->tokens);
+    memcpy(&dst->state, state, sizeof dst->state);
+    dst->n_tokens = n_tokens;
+}
+
 static const exec_ops null_ops = {
     .name = "null",
     .destroy = null_destroy,
@@ -184,6 +224,9 @@ static const exec_ops null_ops = {
     .seq_image_bytes = null_image_bytes,
     .seq_save = null_seq_save,
     .seq_load = null_seq_load,
+    .seq_state_bytes = null_state_bytes,
+    .seq_state_save = null_state_save,
+    .seq_restore = null_restore,
 };
 
 calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_tokens,

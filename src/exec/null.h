@@ -2,7 +2,8 @@
  *
  * Does:       keeps the whole contract of executor.h with a hash in place of the forward pass: the
  *             logits after a token are a pure function of the tokens up to it. Tests of everything
- *             above the executor run on it in microseconds.
+ *             above the executor run on it in microseconds. run() refuses a sequence whose state is
+ *             not that of its tokens, as a wrong restore would leave it.
  * Faults:     exec_null_fail arranges for one later run() to fail, in either way that executor.h
  *             allows, so that the callers' error paths can be tested.
  */

@@ -296,6 +296,35 @@ static calla_status op_seq_load(executor *base, exec_seq *seq, const uint8_t *im
     return CALLA_OK;
 }
 
+static uint64_t op_state_bytes(const executor *base)
+{
+    const model_shape *s = self_c(base)->shape;
+    return gdn_bytes(s) + conv_bytes(s);
+}
+
+static void op_state_save(executor *base, const exec_seq *seq, uint8_t *state)
+{
+    (void)base;
+    memcpy(state, seq->gdn, (size_t)seq->gdn_bytes);
+    memcpy(state + seq->gdn_bytes, seq->conv, (size_t)seq->conv_bytes);
+}
+
+static void op_restore(executor *base, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
+                       const uint8_t *state)
+{
+    const model_shape *s = self_c(base)->shape;
+    const size_t row = MODEL_HEAD_DIM * src->elem_bytes;
+    const size_t n_caches = (size_t)n_full_layers(s) * s->n_kv_heads;
+    for (size_t i = 0; dst != src && n_tokens != 0 && i < n_caches; i++) {
+        const size_t to = i * dst->n_ctx * row, from = i * src->n_ctx * row;
+        memcpy(dst->k + to, src->k + from, n_tokens * row);
+        memcpy(dst->v + to, src->v + from, n_tokens * row);
+    }
+    memcpy(dst->gdn, state, (size_t)dst->gdn_bytes);
+    memcpy(dst->conv, state + dst->gdn_bytes, (size_t)dst->conv_bytes);
+    dst->n_tokens = n_tokens;
+}
+
 static const exec_ops ops = {
     .name = "cpu",
     .destroy = op_destroy,
@@ -310,6 +339,9 @@ static const exec_ops ops = {
     .seq_image_bytes = op_image_bytes,
     .seq_save = op_seq_save,
     .seq_load = op_seq_load,
+    .seq_state_bytes = op_state_bytes,
+    .seq_state_save = op_state_save,
+    .seq_restore = op_restore,
 };
 
 static calla_status check(const model_shape *s, const exec_options *o, calla_error *err)
