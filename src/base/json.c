@@ -210,7 +210,7 @@ static int escape_at(const char *s, size_t n)
     int v = 0;
     if (n < 6 || s[0] != '\\' || s[1] != 'u') return -1;
     for (int i = 2; i < 6; i++) {
-        const int c = s[i], letter = c | 0x20;
+        const int c = (unsigned char)s[i], letter = c | 0x20;
         const bool decimal = c >= '0' && c <= '9', hex = letter >= 'a' && letter <= 'f';
         if (!decimal && !hex) return -1;
         v = v << 4 | (decimal ? c - '0' : letter - 'a' + 10);
