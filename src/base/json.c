@@ -690,7 +690,7 @@ static bool write_float_point(strbuf *out, double d)
     if (d == 0) return strbuf_puts(out, "0.0");
     const int prec = shortest_digits(s, d);
     char *e = strchr(s, 'e');
-    const int exp10 = atoi(e + 1); /* checksrc: our own snprintf output */
+    const int exp10 = (int)strtol(e + 1, NULL, 10);
     if (exp10 < -4 || exp10 >= 16) {
         *e = '\0';
         return strbuf_printf(out, "%se%c%02d", s, exp10 < 0 ? '-' : '+', abs(exp10));
