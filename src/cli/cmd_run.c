@@ -220,6 +220,7 @@ static calla_status answer(run *r, const int32_t *ids, size_t n, turn *t, calla_
     }
     run_print_model(r);
     t->n_prompt = n;
+    t->sampling = run_sampling(r);
     signals_begin(r->session);
     st = run_feed(r, ids, n, t, err);
     if (st == CALLA_OK) st = run_generate(r, ids, n, t, err);
