@@ -44,6 +44,7 @@ calla_status run_open(run *r, calla_error *err)
         .kv_type = !r->opt.kv                  ? CALLA_KV_DEFAULT
                    : !strcmp(r->opt.kv, "f32") ? CALLA_KV_F32
                                                : CALLA_KV_BF16,
+        .cpu_variant = r->opt.variant,
         .log = cli_log,
         .log_user = &r->logger,
     };

@@ -19,7 +19,7 @@
 
 typedef struct run_options {
     cli_common common;
-    const char *prompt, *file, *system, *tools, *kv;
+    const char *prompt, *file, *system, *tools, *kv, *variant;
     int think, show_thinking; /* show_thinking -1: when stderr is a terminal */
     int raw, json, verbose, quiet;
     double temp, top_p, min_p, presence, frequency, repetition;
