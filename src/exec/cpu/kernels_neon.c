@@ -5,8 +5,9 @@
 
 #include "exec/cpu/vec.h"
 
-#define K(name)     neon_##name
-#define TILE_TOKENS 6u /* 4 x 6 sums, 6 operands, 1 weight: 31 of 32 registers */
+#define K(name)       neon_##name
+#define TILE_TOKENS   6u /* 4 x 6 sums, 6 operands, 1 weight: 31 of 32 registers */
+#define DIRECT_TOKENS 3u
 
 /* 16 bytes are 4 lanes of 8 codes; vector i takes code i of every lane, so prepared x holds columns
  * i, 8 + i, 16 + i, 24 + i of each 32 together. Codes are masked where they lie; the fixed-point
