@@ -84,7 +84,8 @@ static void score_tile(const block *b, uint32_t i0, uint32_t first, uint32_t n_r
 
 static __mmask16 lanes_below(uint32_t j, uint32_t n)
 {
-    return j >= n ? 0 : n - j >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (n - j)) - 1);
+    if (j >= n) return 0;
+    return (__mmask16)(0xffffu >> (n - j < LANES ? LANES - (n - j) : 0));
 }
 
 /* Scores of one query become weights; its state is rescaled. Returns what o is to be scaled by. */
