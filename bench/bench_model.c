@@ -84,15 +84,16 @@ static void measure_machine(bench *b)
 {
     pool *p = NULL;
     if (pool_create(&p, b->n_threads, NULL) != CALLA_OK) return;
+    const char *v = b->ex->ops->variant(b->ex);
     uint8_t *mem = mem_alloc_pages(READ_BYTES);
     if (mem != NULL) {
         memset(mem, 1, READ_BYTES);
-        b->read_bw = peak_read_bandwidth(p, mem, READ_BYTES, 5);
+        b->read_bw = peak_read_bandwidth(p, mem, READ_BYTES, 12, v);
         mem_free_pages(mem, READ_BYTES);
     }
     const matrix *w = &b->weights.lm_head;
-    const double map_bw = peak_read_bandwidth(p, w->data, w->rows * w->row_bytes, 5);
-    b->flops = peak_fma(p, b->ex->ops->variant(b->ex));
+    const double map_bw = peak_read_bandwidth(p, w->data, w->rows * w->row_bytes, 12, v);
+    b->flops = peak_fma(p, v);
     printf("machine: %u threads, read %.2f GB/s (mapped lm_head %.2f GB/s), f32 FMA %.1f GFLOP/s "
            "(%s)\n",
            pool_n_threads(p), b->read_bw / 1e9, map_bw / 1e9, b->flops / 1e9,

@@ -5,36 +5,50 @@
 #define READ_BLOCK (1u << 20)
 
 typedef struct read_ctx {
+    uint64_t (*fn)(const uint8_t *at, uint64_t n, uint64_t ahead);
     const uint8_t *data;
-    uint64_t n;
+    uint64_t n, ahead;
     uint64_t sums[POOL_THREADS_MAX * 8]; /* one cache line a thread */
 } read_ctx;
 
-/* Eight independent sums of 64-bit words: the compiler turns them into vector loads. */
+#define READ_FN   peak_read_generic
+#define VEC       uint64_t
+#define LOAD      load_word
+#define XOR(a, b) ((a) ^ (b))
+#define ZERO      0
+static uint64_t load_word(const void *p)
+{
+    uint64_t w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+#include "peak_read.inc"
+
 static void read_task(void *p, uint32_t i_task, uint32_t i_thread)
 {
     read_ctx *c = p;
     const uint8_t *at = c->data + (uint64_t)i_task * READ_BLOCK;
     const uint64_t all = c->n - (uint64_t)i_task * READ_BLOCK;
-    const uint64_t n = (all < READ_BLOCK ? all : READ_BLOCK) / 512 * 512;
-    uint64_t s[64] = {0};
-    for (uint64_t i = 0; i < n; i += 512) {
-        uint64_t w[64];
-        memcpy(w, at + i, sizeof w);
-        for (int j = 0; j < 64; j++)
-            s[j] += w[j];
-    }
-    for (int j = 0; j < 64; j++)
-        c->sums[i_thread * 8] += s[j];
+    const uint64_t n = (all < READ_BLOCK ? all : READ_BLOCK) / 256 * 256;
+    c->sums[i_thread * 8] ^= c->fn(at, n, c->ahead);
 }
 
-double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps)
+double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps,
+                           const char *variant)
 {
     static read_ctx c;
     double best = 0.0;
+    c.fn = peak_read_generic;
+#if defined(__x86_64__)
+    if (strcmp(variant, "avx512") == 0) c.fn = peak_read_avx512;
+    if (strcmp(variant, "avx2") == 0) c.fn = peak_read_avx2;
+#else
+    (void)variant;
+#endif
     c.data = data;
     c.n = n;
     for (int r = 0; r < n_reps; r++) {
+        c.ahead = (uint64_t)(r % 4) * 1024; /* none, 1, 2, 3 KiB: which wins depends on the CPU */
         const double t0 = time_now();
         pool_run(p, read_task, &c, (uint32_t)((n + READ_BLOCK - 1) / READ_BLOCK));
         const double rate = (double)n / (time_now() - t0);

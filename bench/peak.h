@@ -7,12 +7,19 @@
 
 #include "base/pool.h"
 
-/* Bytes per second that all threads of p together read from [data, data + n), best of n_reps. */
-double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps);
+/* Bytes per second that all threads of p together read from [data, data + n), best of n_reps, with
+ * the vectors of `variant` and several prefetch distances. */
+double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps,
+                           const char *variant);
 
 /* f32 operations per second (an FMA counts two) of all threads together, from registers, with the
  * vectors of kernel variant `variant` ("avx512", "avx2", else what the compiler makes of C). */
 double peak_fma(pool *p, const char *variant);
+
+/* One thread: reads [at, at + n), n % 256 == 0, `ahead` bytes prefetched; the exclusive or. */
+uint64_t peak_read_generic(const uint8_t *at, uint64_t n, uint64_t ahead);
+uint64_t peak_read_avx512(const uint8_t *at, uint64_t n, uint64_t ahead);
+uint64_t peak_read_avx2(const uint8_t *at, uint64_t n, uint64_t ahead);
 
 /* One thread: n steps of independent FMAs; returns the operations done. One per instruction set. */
 double peak_fma_avx512(uint64_t n, float *sink);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # demo.sh CALLA: a few questions to the demonstration model. Answers on stdout, speed on stderr.
 calla=$1
-for q in "Hello! Who are you?" "What is 47 + 38?" "Sort these words alphabetically: pear, apple, fig"; do
+for q in "Hello! Who are you?" "What is 47 + 38?" "Sort these words alphabetically: pear, apple, lemon"; do
     printf '\n> %s\n' "$q"
     "$calla" run -p "$q" </dev/null || exit 1
 done

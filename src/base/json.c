@@ -210,7 +210,7 @@ static int escape_at(const char *s, size_t n)
     int v = 0;
     if (n < 6 || s[0] != '\\' || s[1] != 'u') return -1;
     for (int i = 2; i < 6; i++) {
-        const int c = s[i], letter = c | 0x20;
+        const int c = (unsigned char)s[i], letter = c | 0x20;
         const bool decimal = c >= '0' && c <= '9', hex = letter >= 'a' && letter <= 'f';
         if (!decimal && !hex) return -1;
         v = v << 4 | (decimal ? c - '0' : letter - 'a' + 10);
@@ -690,7 +690,7 @@ static bool write_float_point(strbuf *out, double d)
     if (d == 0) return strbuf_puts(out, "0.0");
     const int prec = shortest_digits(s, d);
     char *e = strchr(s, 'e');
-    const int exp10 = atoi(e + 1); /* checksrc: our own snprintf output */
+    const int exp10 = (int)strtol(e + 1, NULL, 10);
     if (exp10 < -4 || exp10 >= 16) {
         *e = '\0';
         return strbuf_printf(out, "%se%c%02d", s, exp10 < 0 ? '-' : '+', abs(exp10));

@@ -280,6 +280,7 @@ static calla_status run_turn(chat *ch, const strbuf *text, turn *t, calla_error 
     TRY(encode_turn(ch, &ids, &n, &n_user, err));
     TRY(check_room(ch, n, err));
     t->n_prompt = n;
+    t->sampling = run_sampling(r);
     signals_begin(r->session);
     st = feed_turn(ch, ids, n_user, n, t, err);
     if (st == CALLA_OK) st = run_generate(r, ids, n, t, err);

@@ -19,7 +19,8 @@
     X(run) \
     X(tokenize) \
     X(inspect) \
-    X(synth)
+    X(synth) \
+    X(selftest)
 /* clang-format on */
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };

@@ -97,13 +97,24 @@ static void count_matrices(report *r)
     }
 }
 
+typedef struct dimensions {
+    uint32_t d[14];
+} dimensions;
+
+static dimensions dimensions_of(const model_shape *s)
+{
+    return (dimensions){{s->n_layers, s->hidden, s->n_vocab, s->full_interval, s->n_heads,
+                         s->n_kv_heads, s->gdn_k_heads, s->gdn_v_heads, s->n_experts,
+                         s->n_experts_used, s->expert_width, s->shared_width, s->head_dim,
+                         s->gdn_v_dim}};
+}
+
 static bool is_real_shape(const model_shape *s)
 {
     model_shape real;
     if (synth_shape(&real, "full", 0, NULL) != CALLA_OK) return false;
-    real.n_stop_ids = s->n_stop_ids;
-    memcpy(real.stop_ids, s->stop_ids, sizeof real.stop_ids);
-    return memcmp(&real, s, sizeof real) == 0;
+    const dimensions a = dimensions_of(&real), b = dimensions_of(s);
+    return memcmp(a.d, b.d, sizeof a.d) == 0;
 }
 
 static calla_status collect(report *r, const inspect_options *o, const char *dir, calla_error *err)

@@ -50,6 +50,8 @@ static const cli_option options[] = {
                  "most tokens of prompt and answer together; default prompt + 4096, chat 16384"),
     CLI_OPT_CHOICE(0, "kv", run_options, kv, "bf16|f32", "format of the attention cache"),
     CLI_ROW_BACKEND(run_options, common),
+    CLI_OPT_CHOICE(0, "variant", run_options, variant, "ref|avx2|avx512|neon",
+                   "best CPU kernels to use; default the best that this processor has"),
     CLI_ROW_THREADS(run_options, common),
     CLI_ROW_LOG_LEVEL(run_options, common),
     CLI_OPT_END,
@@ -220,6 +222,7 @@ static calla_status answer(run *r, const int32_t *ids, size_t n, turn *t, calla_
     }
     run_print_model(r);
     t->n_prompt = n;
+    t->sampling = run_sampling(r);
     signals_begin(r->session);
     st = run_feed(r, ids, n, t, err);
     if (st == CALLA_OK) st = run_generate(r, ids, n, t, err);

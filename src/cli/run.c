@@ -44,6 +44,7 @@ calla_status run_open(run *r, calla_error *err)
         .kv_type = !r->opt.kv                  ? CALLA_KV_DEFAULT
                    : !strcmp(r->opt.kv, "f32") ? CALLA_KV_F32
                                                : CALLA_KV_BF16,
+        .cpu_variant = r->opt.variant,
         .log = cli_log,
         .log_user = &r->logger,
     };
@@ -115,8 +116,7 @@ static uint64_t random_seed(void)
     return seed;
 }
 
-/* The checkpoint's defaults, and what the user gave. */
-static calla_sampling choose_sampling(const run *r)
+calla_sampling run_sampling(const run *r)
 {
     const run_options *o = &r->opt;
     calla_sampling s;
@@ -195,7 +195,6 @@ calla_status run_generate(run *r, const int32_t *prompt, size_t n_prompt, turn *
         reasoning_init_raw(&s.split, r->tok);
     else
         reasoning_init(&s.split, r->tok, prompt, n_prompt);
-    t->sampling = choose_sampling(r);
     const calla_generate_options options = {.sampling = &t->sampling,
                                             .max_tokens = (uint32_t)r->opt.max_tokens};
     const calla_status st =

@@ -19,7 +19,7 @@
 
 typedef struct run_options {
     cli_common common;
-    const char *prompt, *file, *system, *tools, *kv;
+    const char *prompt, *file, *system, *tools, *kv, *variant;
     int think, show_thinking; /* show_thinking -1: when stderr is a terminal */
     int raw, json, verbose, quiet;
     double temp, top_p, min_p, presence, frequency, repetition;
@@ -61,12 +61,15 @@ void run_close(run *r);
  * else cut. */
 calla_status run_session(run *r, uint64_t n_ctx, calla_error *err);
 
+/* The checkpoint's defaults, what the user gave, and a seed: turn.sampling. */
+calla_sampling run_sampling(const run *r);
+
 /* Appends ids to the session with a progress line and counts them in t. Between signals_begin()
  * and signals_end(). */
 calla_status run_feed(run *r, const int32_t *ids, size_t n, turn *t, calla_error *err);
 
-/* Generates, streaming to stdout and stderr unless --json. `prompt` is what stands before the
- * answer: it decides whether the model begins by thinking. Between signals_begin/end. */
+/* Generates by t->sampling, streaming to stdout and stderr unless --json. `prompt` is what stands
+ * before the answer: it decides whether the model begins by thinking. Between signals_begin/end. */
 calla_status run_generate(run *r, const int32_t *prompt, size_t n_prompt, turn *t,
                           calla_error *err);
 

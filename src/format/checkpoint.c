@@ -48,7 +48,7 @@ static calla_status read_json(const checkpoint *ck, const char *name, json_doc *
                      "%s: expected JSON, found a Git LFS pointer (run git lfs pull)", path);
         goto fail;
     }
-    const json_limits limits = {.what = path};
+    const json_limits limits = {.what = path, .max_nodes = CHECKPOINT_NODES_MAX};
     TRY(json_parse(doc, data, n, &limits, err));
     if (doc->root->type != JSON_OBJECT)
         st = err_set(err, CALLA_ERR_FORMAT, "%s: expected a JSON object", path);

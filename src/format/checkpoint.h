@@ -17,6 +17,7 @@
 #define CHECKPOINT_INDEX      "model.safetensors.index.json"
 #define CHECKPOINT_SHARDS_MAX 4096u
 #define CHECKPOINT_JSON_MAX   (64u << 20) /* bytes of config.json, index, ... */
+#define CHECKPOINT_NODES_MAX  2000000u    /* JSON values of one such file */
 
 typedef struct checkpoint checkpoint;
 

@@ -378,7 +378,7 @@ static bool shard_header(strbuf *b, const plan *p, uint32_t shard)
         for (uint32_t d = 0; d < it->n_dims; d++)
             (void)strbuf_printf(b, "%s%llu", d == 0 ? "" : ",", (unsigned long long)it->dims[d]);
         (void)strbuf_printf(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)it->offset,
-                            (unsigned long long)(it->offset + it->n_bytes));
+                            (unsigned long long)it->offset + it->n_bytes);
     }
     (void)strbuf_putc(b, '}');
     if (b->len % 2 == 0) (void)strbuf_putc(b, ' ');

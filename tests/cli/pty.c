@@ -7,7 +7,7 @@
  *   absent TEXT   TEXT does not appear anywhere up to now
  *   exit N        waits for the end of the program and its exit code
  * Prints "N passed, N failed": expect, absent and exit count. The first failure ends the run and
- * shows the screen. PTY_TIMEOUT: seconds for each step (60).
+ * shows the screen. PTY_TIMEOUT: seconds for each step (120).
  */
 #define _XOPEN_SOURCE 600 /* posix_openpt */
 #include <errno.h>
@@ -28,7 +28,7 @@ static char screen[1 << 20]; /* all output so far */
 static size_t n_screen, at;  /* at: where the next expect begins */
 static int master = -1;
 static pid_t child;
-static double timeout_s = 60;
+static double timeout_s = 120;
 
 static double now(void)
 {

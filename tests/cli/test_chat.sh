@@ -21,9 +21,9 @@ is 'history file' -rw------- "$mode"
 chat chat-stop.pty --temp 100 --seed 1
 chat chat-full.pty --ctx 40
 chat chat-escape.pty --system "$(printf 'A\033[31mB\302\2331mC\rD\177')"
-awk 'BEGIN { for (i = 0; i < 5000; i++) printf "word " }' >"$tmp/long.txt"
-chat read-long.pty -f "$tmp/long.txt" --no-think --threads 1
-chat read-stop.pty -f "$tmp/long.txt" --no-think --threads 1
+awk 'BEGIN { for (i = 0; i < 530; i++) printf "word " }' >"$tmp/long.txt"
+chat read-long.pty -f "$tmp/long.txt" --no-think --variant ref
+chat read-stop.pty -f "$tmp/long.txt" --no-think --variant ref
 NO_COLOR=1 chat chat-plain.pty --no-think
 
 finish

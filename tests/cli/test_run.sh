@@ -75,6 +75,7 @@ number threads 1 256 0 257 ''
 refuses 1 '--ctx: expected at most 32768' run --ctx 32769 -p x
 refuses 2 "--backend: expected one of auto|cpu, found 'gpu'" run --backend gpu -p x
 refuses 2 "--kv: expected one of bf16|f32, found 'bf'" run --kv bf -p x
+refuses 2 "--variant: expected one of ref|avx2|avx512|neon, found 'sse'" run --variant sse -p x
 refuses 2 '--log-level: expected one of' run --log-level loud -p x
 
 # ---- Models ----
@@ -109,6 +110,7 @@ is 'json reasoning null' null "$(json reasoning)"; is 'json generated' 3 "$(json
 run run -p 'Hello!' --json --temp 1.5 --top-p 0.9 --top-k 40 --min-p 0.01 --presence-penalty 1 --seed 42
 is 'json seed given' 42 "$(json seed)"; is 'json temperature' 1.5 "$(json temperature)"
 is 'json top_k' 40 "$(json top_k)"; is 'json presence_penalty' 1 "$(json presence_penalty)"
+run run -p 'Hello!' --json --no-think --variant ref; is 'plain C' ref "$(json variant)"; is 'plain C' "$hello" "$(json text)"
 hot='--raw -p Once --temp 3 --max-tokens 30 -q'
 run run $hot --seed 7; first=$out
 run run $hot --seed 7; is 'same seed, same text' "$first" "$out"

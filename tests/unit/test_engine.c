@@ -17,11 +17,13 @@
 
 #define MODEL_DIR "models/nano"
 #if defined(__SANITIZE_THREAD__) /* some fifty times slower */
-#define N_IDS 160u
+#define N_IDS 100u
 #else
 #define N_IDS 700u
 #endif
-#define N_HALF (N_IDS / 2 - 19)
+#define N_HALF   (N_IDS / 2 - 19)
+#define N_SCORED (N_IDS / 5)
+#define N_HOT    (N_IDS / 2)
 
 static int32_t *ids; /* [N_IDS] real text */
 
@@ -57,7 +59,7 @@ static int set_up(void **state)
     calla_error err;
     calla_tokenizer *tok;
     size_t n;
-    while (text.len < 8 * N_IDS)
+    while (text.len < 8 * N_IDS + 1000)
         (void)strbuf_puts(&text, "The baker of Lima sold 17 loaves, 3 cakes and a pie; it rained.\n"
                                  "Sort these words: pear, apple, fig. Where is the red box? ");
     if (calla_tokenizer_open(&tok, MODEL_DIR, &err) != CALLA_OK ||
@@ -506,9 +508,9 @@ static void test_scored(void **state)
     calla_engine *e = open_engine((calla_engine_options){0}); /* the device is free in on_row */
     calla_session *s = open_session(e);
     row_check r = {.s = open_session(e)};
-    assert_int_equal(calla_session_score(s, ids, 130, on_row, &r, &err), CALLA_OK);
-    assert_int_equal(r.n, 130);
-    feed(s, 130, N_IDS);
+    assert_int_equal(calla_session_score(s, ids, N_SCORED, on_row, &r, &err), CALLA_OK);
+    assert_int_equal(r.n, N_SCORED);
+    feed(s, N_SCORED, N_IDS);
     assert_expected(s);
     calla_session_destroy(s);
     calla_session_destroy(r.s);
@@ -538,10 +540,10 @@ static void test_token_loop(void **state)
     feed(s, 0, 20);
     uint64_t n_allocs = 0;
     const calla_sampling p = {.temperature = 20.0f, .repetition_penalty = 1.1f, .seed = 3};
-    const calla_generate_options o = {.sampling = &p, .max_tokens = 300, .ignore_eos = true};
+    const calla_generate_options o = {.sampling = &p, .max_tokens = N_HOT, .ignore_eos = true};
     assert_int_equal(calla_session_generate(s, &o, on_token, &n_allocs, NULL, &err), CALLA_OK);
-    assert_int_equal(calla_session_position(s), 320);
-    for (uint32_t i = 20; i < 320; i++)
+    assert_int_equal(calla_session_position(s), 20 + N_HOT);
+    for (uint32_t i = 20; i < 20 + N_HOT; i++)
         assert_in_range(calla_session_tokens(s)[i], 0, 4064);
     calla_session_destroy(s);
     calla_engine_destroy(e);

@@ -7,6 +7,8 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include "exec/executor.h"
 #include "model/synth.h"
 #include "support/st_writer.h"
@@ -242,6 +244,16 @@ static void test_leaves_nothing(void **state)
         if (st != CALLA_OK) assert_int_equal(st, CALLA_ERR_MEMORY);
         if (st == CALLA_OK) remove_checkpoint(out);
     }
+    /* A file that cannot grow: the write fails in a worker thread. */
+    struct rlimit limit, low;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    low = limit;
+    low.rlim_cur = 2000000;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    assert_int_equal(synth_write(out, &o, NULL, &err), CALLA_ERR_IO);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_non_null(strstr(err.message, "cannot write model.safetensors: File too large"));
     char *below = in_dir(out, "x");
     assert_int_equal(synth_write(below, &o, NULL, &err), CALLA_ERR_IO);
     assert_non_null(strstr(err.message, "cannot make the folder"));

@@ -1,58 +1,43 @@
 /* attn_avx512.c - one block of attention.
  *
- * K and V are widened to f32 once. Then, for 16 queries at a time, whose rows stay in the
- * first-level cache: scores in tiles of 4 queries x 4 positions (one 16-lane accumulator each, then
- * sum4's tree), the softmax row by row, the weighted sum of V in tiles of 4 queries x 64 dims,
- * positions in order. V is widened into four parts of 64 dims: as rows of 1 KB its columns would
- * meet in a few sets of the cache. Every score, every output element has the same chain of
- * operations whatever the other rows are; queries that fill a tile up are copies of the last.
+ * Scores go in tiles of 4 queries x 4 positions (one 16-lane accumulator each, then sum4's tree),
+ * the softmax row by row, the weighted sum of V in tiles of 4 queries x 64 dims, positions in
+ * order. K is widened to f32 16 rows at a time and V 64 dims at a time, into the same 16 KB, which
+ * so stay in the first-level cache and serve all queries. Every score and every output element has
+ * the same chain of operations whatever the other rows are; queries that fill a tile up are copies
+ * of the last.
  */
 #include <math.h>
 
 #include "exec/cpu/registry.h"
 #include "exec/cpu/simd_avx512.h"
 
-#define DIM     MODEL_HEAD_DIM
-#define ROWS    4u  /* queries, and positions, of a tile */
-#define PART    64u /* dims of an output tile */
-#define QUERIES 16u
-#define LANES   16u
+#define DIM    MODEL_HEAD_DIM
+#define ROWS   4u  /* queries, and positions, of a tile */
+#define K_ROWS 16u /* widened together */
+#define PART   64u /* dims of V widened together, and of an output tile */
+#define LANES  16u
 
 typedef struct block {
     const float *const *q;
     const uint32_t *n_visible;
-    uint32_t n_q, n_seen; /* positions that some query of the call sees */
-    const float *k;       /* [n_seen, DIM] */
-    const float *v;       /* [DIM / PART, ATTN_BLOCK, PART] */
-    float *p;             /* [n_q, ATTN_BLOCK]: scores, then weights */
+    uint32_t n_q, n_seen; /* positions that some query sees */
+    const void *k, *v;
+    calla_kv_type type;
+    float *wide; /* [K_ROWS, DIM] of K or [ATTN_BLOCK, PART] of V */
+    float *p;    /* [n_q, ATTN_BLOCK]: scores, then weights */
     attn_state *st;
 } block;
 
-static __m512 kv_load(const void *kv, calla_kv_type type, size_t i)
+/* Columns [d, d + n_cols) of n_rows rows: out[n_rows, n_cols]. */
+static void kv_widen(const void *kv, calla_kv_type type, uint32_t row, uint32_t n_rows, uint32_t d,
+                     uint32_t n_cols, float *out)
 {
-    return type == CALLA_KV_BF16 ? load_bf16x16((const uint16_t *)kv + i)
-                                 : _mm512_load_ps((const float *)kv + i);
-}
-
-static void kv_widen(const void *k, const void *v, calla_kv_type type, uint32_t n_rows,
-                     float *wide_k, float *wide_v)
-{
-    for (size_t j = 0; j < n_rows; j++)
-        for (size_t d = 0; d < DIM; d += LANES) {
-            const size_t i = j * DIM + d;
-            _mm512_store_ps(wide_k + i, kv_load(k, type, i));
-            _mm512_store_ps(wide_v + (d / PART * ATTN_BLOCK + j) * PART + d % PART,
-                            kv_load(v, type, i));
-        }
-}
-
-/* The rows after row j of the block, which the next call will want; while there is time. */
-static void prefetch_next(const void *kv, calla_kv_type type, size_t j)
-{
-    const size_t row = DIM * (type == CALLA_KV_BF16 ? 2 : 4);
-    const char *at = (const char *)kv + (j + ATTN_BLOCK) * row;
-    for (size_t i = 0; i < ROWS * row; i += 64)
-        _mm_prefetch(at + i, _MM_HINT_T1);
+    for (size_t j = row; j < row + n_rows; j++)
+        for (size_t i = d; i < d + n_cols; i += LANES, out += LANES)
+            _mm512_store_ps(out, type == CALLA_KV_BF16
+                                     ? load_bf16x16((const uint16_t *)kv + j * DIM + i)
+                                     : _mm512_load_ps((const float *)kv + j * DIM + i));
 }
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -60,19 +45,29 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Scores of queries [i0, i0 + 4) against positions [j0, j0 + 4), as far as there are such. */
-static void score_tile(const block *b, uint32_t i0, uint32_t j0)
+/* Scores of queries [i0, i0 + 4) against positions [j0, j0 + 4) of the n_rows that are wide now,
+ * the first of which is `first`; as far as there are such. */
+static void score_tile(const block *b, uint32_t i0, uint32_t first, uint32_t n_rows, uint32_t j0)
 {
+    /* The first eight queries fetch the rows that the next call will want, a block further on: at
+     * an even pace, since a burst would fill the queues that loads need too. */
+    const size_t row_bytes = DIM * (b->type == CALLA_KV_BF16 ? 2 : 4);
+    const size_t ahead = (ATTN_BLOCK + first + j0 + i0 / 2) * row_bytes;
     __m512 acc[ROWS][ROWS];
     const float *q[ROWS], *k[ROWS];
     UNROLLED (i, ROWS) {
         q[i] = b->q[least(i0 + i, b->n_q - 1)];
-        k[i] = b->k + (size_t)least(j0 + i, b->n_seen - 1) * DIM;
+        k[i] = b->wide + (size_t)least(j0 + i, n_rows - 1) * DIM;
         UNROLLED (j, ROWS)
             acc[i][j] = _mm512_setzero_ps();
     }
     for (uint32_t d = 0; d < DIM; d += LANES) {
         __m512 kv[ROWS];
+        if (i0 < 2 * ROWS) {
+            const size_t at = ahead + d / LANES * (row_bytes / 8);
+            _mm_prefetch((const char *)b->k + at, _MM_HINT_T1);
+            _mm_prefetch((const char *)b->v + at, _MM_HINT_T1);
+        }
         UNROLLED (j, ROWS)
             kv[j] = _mm512_load_ps(k[j] + d);
         UNROLLED (i, ROWS) {
@@ -83,13 +78,14 @@ static void score_tile(const block *b, uint32_t i0, uint32_t j0)
     }
     UNROLLED (i, ROWS) {
         float *row = b->p + (size_t)least(i0 + i, b->n_q - 1) * ATTN_BLOCK;
-        _mm_storeu_ps(row + j0, sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]));
+        _mm_storeu_ps(row + first + j0, sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]));
     }
 }
 
 static __mmask16 lanes_below(uint32_t j, uint32_t n)
 {
-    return j >= n ? 0 : n - j >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << (n - j)) - 1);
+    if (j >= n) return 0;
+    return (__mmask16)(0xffffu >> (n - j < LANES ? LANES - (n - j) : 0));
 }
 
 /* Scores of one query become weights; its state is rescaled. Returns what o is to be scaled by. */
@@ -127,9 +123,8 @@ static ATTR_INLINE void output_tile(const block *b, uint32_t n_q, uint32_t i0, u
     UNROLLED (i, n_q)
         UNROLLED (c, PART / LANES)
             acc[i][c] = _mm512_loadu_ps(b->st[i0 + i].o + d + c * LANES);
-    const float *part = b->v + (size_t)d * ATTN_BLOCK;
     for (; j < n; j++) {
-        const float *v = part + (size_t)j * PART;
+        const float *v = b->wide + (size_t)j * PART;
         __m512 vv[PART / LANES];
         UNROLLED (c, PART / LANES)
             vv[c] = _mm512_load_ps(v + c * LANES);
@@ -161,45 +156,44 @@ static void outputs(const block *b, uint32_t d)
         output_tile(b, 1, i, d, 0, b->n_visible[i]);
 }
 
-static void attend(const block *b)
+static void scores(const block *b)
 {
-    for (uint32_t j = 0; j < b->n_seen; j += ROWS)
+    for (uint32_t j = 0; j < b->n_seen; j += K_ROWS) {
+        const uint32_t n = least(b->n_seen - j, K_ROWS);
+        kv_widen(b->k, b->type, j, n, 0, DIM, b->wide);
         for (uint32_t i = 0; i < b->n_q; i += ROWS)
-            score_tile(b, i, j);
-    for (uint32_t i = 0; i < b->n_q; i++) {
-        if (b->n_visible[i] == 0) continue;
-        const __m512 f = _mm512_set1_ps(softmax_row(b, i));
-        float *o = b->st[i].o;
-        for (uint32_t d = 0; d < DIM; d += LANES)
-            _mm512_storeu_ps(o + d, _mm512_mul_ps(_mm512_loadu_ps(o + d), f));
+            for (uint32_t jj = 0; jj < n; jj += ROWS)
+                score_tile(b, i, j, n, jj);
     }
-    for (uint32_t d = 0; d < DIM; d += PART)
-        outputs(b, d);
 }
 
 void avx512_attn_block(const float *const *q, const uint32_t *n_visible, uint32_t n_q,
                        const void *k, const void *v, uint32_t n_kv, calla_kv_type kv_type,
                        attn_state *st, float *scratch)
 {
+    (void)n_kv;
     uint32_t n_seen = 0;
     for (uint32_t i = 0; i < n_q; i++)
         if (n_visible[i] > n_seen) n_seen = n_visible[i];
-
-    float *wide_k = scratch, *wide_v = wide_k + (size_t)ATTN_BLOCK * DIM;
-    kv_widen(k, v, kv_type, n_seen, wide_k, wide_v);
-    for (uint32_t j = 0; n_kv == ATTN_BLOCK && j < n_seen; j += ROWS) {
-        prefetch_next(k, kv_type, j);
-        prefetch_next(v, kv_type, j);
+    const block b = {.q = q,
+                     .n_visible = n_visible,
+                     .n_q = n_q,
+                     .n_seen = n_seen,
+                     .k = k,
+                     .v = v,
+                     .type = kv_type,
+                     .wide = scratch,
+                     .p = scratch + (size_t)ATTN_BLOCK * DIM,
+                     .st = st};
+    scores(&b);
+    for (uint32_t i = 0; i < n_q; i++) {
+        if (n_visible[i] == 0) continue;
+        const __m512 f = _mm512_set1_ps(softmax_row(&b, i));
+        for (uint32_t d = 0; d < DIM; d += LANES)
+            _mm512_storeu_ps(st[i].o + d, _mm512_mul_ps(_mm512_loadu_ps(st[i].o + d), f));
     }
-    for (uint32_t i = 0; i < n_q && n_seen > 0; i += QUERIES) {
-        const block b = {.q = q + i,
-                         .n_visible = n_visible + i,
-                         .n_q = least(n_q - i, QUERIES),
-                         .n_seen = n_seen,
-                         .k = wide_k,
-                         .v = wide_v,
-                         .p = wide_v + (size_t)ATTN_BLOCK * DIM,
-                         .st = st + i};
-        attend(&b);
+    for (uint32_t d = 0; d < DIM; d += PART) {
+        kv_widen(v, kv_type, 0, n_seen, d, PART, b.wide);
+        outputs(&b, d);
     }
 }

@@ -5,8 +5,9 @@
 
 #include "exec/cpu/vec.h"
 
-#define K(name)     avx2_##name
-#define TILE_TOKENS 3u /* 4 x 3 sums, 3 operands, 1 weight: 16 registers */
+#define K(name)       avx2_##name
+#define TILE_TOKENS   3u /* 4 x 3 sums, 3 operands, 1 weight: 16 registers */
+#define DIRECT_TOKENS 4u
 
 /* A group's 32 bytes are 8 lanes of 8 codes; vector i takes code i of every lane, so prepared x
  * holds columns i, 8 + i, .. 56 + i together. Codes are masked where they lie, worth 16^i times

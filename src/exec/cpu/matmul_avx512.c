@@ -154,12 +154,15 @@ static ATTR_INLINE void direct_q8(tile acc, uint32_t n_rows, uint32_t n_tokens, 
 {
     params p;
     const uint32_t n_groups = w->cols / GROUP;
+    const char *ahead = (const char *)w->data + (uint64_t)row * w->row_bytes + AHEAD;
     for (uint32_t g0 = 0; g0 < n_groups; g0 += GROUPS_MAX) {
         const uint32_t n = n_groups - g0 < GROUPS_MAX ? n_groups - g0 : GROUPS_MAX;
         params_load(&p, w, row, n_rows, g0, n);
         const uint8_t *codes = w->data + (uint64_t)row * w->row_bytes + (uint64_t)g0 * GROUP;
         for (uint32_t g = 0; g < n; g++) {
             const size_t col = (size_t)(g0 + g) * GROUP;
+            UNROLLED (i, n_rows)
+                _mm_prefetch(ahead + (col + i * 16) * ROWS, _MM_HINT_T0);
             UNROLLED (part, 4) {
                 __m512 v[ROWS];
                 UNROLLED (i, n_rows) {
