@@ -15,6 +15,15 @@
 
 #define N_IDS 900u
 #define MIB   (1u << 20)
+#if defined(__SANITIZE_THREAD__) /* some fifty times slower */
+#define CROWD        20u
+#define NANO_PROMPTS 3u
+#define NANO_TOKENS  4u
+#else
+#define CROWD        60u
+#define NANO_PROMPTS 10u
+#define NANO_TOKENS  24u
+#endif
 
 static int32_t ids[N_IDS];
 
@@ -194,8 +203,6 @@ typedef struct crowd {
     calla_sampling sampling;
     uint32_t boundaries[4];
 } crowd;
-
-#define CROWD 60u
 
 /* Prompts of which many begin alike, and diverge at a few places. */
 static void crowd_member(crowd *c)
@@ -890,21 +897,19 @@ static void test_same_prompt_at_once(void **state)
 
 /* ---- The demonstration model ---- */
 
-#define NANO_PROMPTS 10u
-
 static void nano_prompt(const calla_tokenizer *tok, uint32_t i, int32_t **out, size_t *n,
                         uint32_t *boundary)
 {
-    static const char *const asks[NANO_PROMPTS] = {"What is 47 + 38?",
-                                                   "Hello!",
-                                                   "Who are you?",
-                                                   "Sort these words: pear, apple, fig",
-                                                   "What is the capital of Peru?",
-                                                   "Count from 1 to 10",
-                                                   "Buongiorno",
-                                                   "Hello!",
-                                                   "How do you say 'cat' in French?",
-                                                   "Where is the red box?"};
+    static const char *const asks[] = {"What is 47 + 38?",
+                                       "Hello!",
+                                       "Who are you?",
+                                       "Sort these words: pear, apple, fig",
+                                       "What is the capital of Peru?",
+                                       "Count from 1 to 10",
+                                       "Buongiorno",
+                                       "Hello!",
+                                       "How do you say 'cat' in French?",
+                                       "Where is the red box?"};
     strbuf text = {0};
     calla_error err;
     int32_t *system;
@@ -949,7 +954,7 @@ static void test_nano(void **state)
         heard *h[NANO_PROMPTS];
         for (uint32_t i = 0; i < NANO_PROMPTS; i++) {
             h[i] = heard_new();
-            sched_request r = heard_request(h[i], prompt[i], n[i], 24);
+            sched_request r = heard_request(h[i], prompt[i], n[i], NANO_TOKENS);
             r.logprobs = true;
             r.boundaries = &boundary[i];
             r.n_boundaries = 1;
