@@ -35,7 +35,7 @@ endif
 
 # ---- Libraries ---------------------------------------------------------------------------------
 
-LIBS := yajl libutf8proc
+LIBS := yajl libutf8proc libmicrohttpd
 LIBS_FOUND := $(shell $(PKG) --exists $(LIBS) 2>/dev/null && echo 1)
 ifeq ($(LIBS_FOUND),1)
 LIB_CPPFLAGS := $(shell $(PKG) --cflags $(LIBS))
@@ -43,7 +43,7 @@ LIB_LDLIBS   := $(shell $(PKG) --libs $(LIBS))
 else # No pkg-config: the names that the libraries have everywhere.
 BREW         := $(if $(filter Darwin,$(OS)),$(shell brew --prefix 2>/dev/null))
 LIB_CPPFLAGS := $(if $(BREW),-I$(BREW)/include)
-LIB_LDLIBS   := $(if $(BREW),-L$(BREW)/lib) -lyajl -lutf8proc
+LIB_LDLIBS   := $(if $(BREW),-L$(BREW)/lib) -lyajl -lutf8proc -lmicrohttpd
 endif
 EDIT_CPPFLAGS := $(shell $(PKG) --cflags libedit 2>/dev/null)
 EDIT_LDLIBS   := $(shell $(PKG) --libs libedit 2>/dev/null)
@@ -85,7 +85,7 @@ ISAS_off := $(if $(filter x86_64,$(ARCH)),,$(ISAS_x86)) \
 
 # ---- Sources -----------------------------------------------------------------------------------
 
-LIB_DIRS := base format model exec exec/cpu text engine
+LIB_DIRS := base format model exec exec/cpu text engine server
 LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))

@@ -40,6 +40,7 @@ find_missing() {
     fi
     check yajl libyajl-dev yajl compiles yajl/yajl_parse.h -lyajl
     check utf8proc libutf8proc-dev utf8proc compiles utf8proc.h -lutf8proc
+    check libmicrohttpd libmicrohttpd-dev libmicrohttpd compiles microhttpd.h -lmicrohttpd
     check libedit libedit-dev libedit compiles histedit.h -ledit
     [ "$1" = build ] && return
     check cmocka libcmocka-dev cmocka compiles cmocka.h -lcmocka
