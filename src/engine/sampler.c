@@ -9,6 +9,7 @@
 
 #define Z_MIN   (-50.0f) /* sampler.h: lighter ids are left out */
 #define BUCKETS 4096u    /* of width 1/64 over z in (-64, 0] */
+#define PROBES  256u     /* ids that are refused one by one before all are asked about */
 #define BLOCK   64u      /* ids whose maximum is kept; loops of this length are vectorised */
 
 typedef struct candidate {
@@ -32,6 +33,9 @@ struct sampler {
     int32_t *touched;      /* [n_touched] ids with a penalty, in order of appearance */
     uint8_t *is_touched;   /* [n_vocab] */
     size_t n_touched;
+    const int32_t *bias_ids; /* [n_bias] */
+    const float *bias;       /* [n_bias] */
+    size_t n_bias;
 };
 
 /* ---- Parameters ---- */
@@ -174,11 +178,19 @@ void sampler_begin(sampler *s, const calla_sampling *p, const int32_t *history, 
         s->n_generated[s->touched[i]] = 0;
     }
     s->n_touched = 0;
+    s->n_bias = 0;
     s->p = *p;
     rng_seed(s->rng, p->seed);
     if (!repeats_matter(s)) return;
     for (size_t i = 0; i < n_history; i++)
         touch(s, history[i]);
+}
+
+void sampler_set_bias(sampler *s, const int32_t *ids, const float *values, size_t n)
+{
+    s->bias_ids = ids;
+    s->bias = values;
+    s->n_bias = n;
 }
 
 void sampler_accept(sampler *s, int32_t id)
@@ -372,25 +384,39 @@ static double mass(const candidate *c, size_t n)
     return sum;
 }
 
-/* The candidates that all filters leave; top: the largest logit. */
-static size_t gather(sampler *s, float top)
+static bool uses_top_k(const sampler *s)
 {
-    const bool use_k = s->p.top_k > 0 && (uint32_t)s->p.top_k < s->n_vocab;
-    const bool use_p = s->p.top_p > 0.0f && s->p.top_p < 1.0f;
-    size_t n;
-    if (use_k) {
-        n = gather_top_k(s, top);
-        if (use_p) n = select_prefix(s->cand, n, true, (double)s->p.top_p * mass(s->cand, n));
-    } else {
-        scale_row(s, top);
-        weigh_row(s);
-        n = use_p ? gather_top_p(s) : gather_all(s);
-    }
+    return s->p.top_k > 0 && (uint32_t)s->p.top_k < s->n_vocab;
+}
+
+static bool uses_top_p(const sampler *s)
+{
+    return s->p.top_p > 0.0f && s->p.top_p < 1.0f;
+}
+
+/* What top-p leaves of the n candidates of top-k. */
+static size_t cut_top_p(sampler *s, size_t n)
+{
+    if (!uses_top_p(s)) return n;
+    return select_prefix(s->cand, n, true, (double)s->p.top_p * mass(s->cand, n));
+}
+
+static size_t cut_min_p(sampler *s, size_t n)
+{
     if (s->p.min_p == 0.0f) return n;
     size_t n_kept = 0;
     for (size_t i = 0; i < n; i++)
         if (s->cand[i].w >= s->p.min_p) s->cand[n_kept++] = s->cand[i];
     return n_kept;
+}
+
+/* The candidates that top-k, top-p and min-p leave; top: the largest logit. */
+static size_t gather(sampler *s, float top)
+{
+    if (uses_top_k(s)) return cut_min_p(s, cut_top_p(s, gather_top_k(s, top)));
+    scale_row(s, top);
+    weigh_row(s);
+    return cut_min_p(s, uses_top_p(s) ? gather_top_p(s) : gather_all(s));
 }
 
 /* ---- The draw ---- */
@@ -428,33 +454,59 @@ static calla_status check_row(const sampler *s, const float *logits, calla_error
     return CALLA_OK;
 }
 
+static void measure_block(sampler *s, uint32_t b)
+{
+    const float *z = s->z + (size_t)b * BLOCK;
+    float max[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    for (uint32_t i = 0; i < BLOCK; i += 4)
+        for (uint32_t j = 0; j < 4; j++)
+            max[j] = z[i + j] > max[j] ? z[i + j] : max[j];
+    const float m0 = max[0] > max[1] ? max[0] : max[1], m1 = max[2] > max[3] ? max[2] : max[3];
+    s->block_max[b] = m0 > m1 ? m0 : m1;
+}
+
+/* The id of the largest z, the lowest on a tie; false: all are -infinity. */
+static bool find_best(const sampler *s, uint32_t *best)
+{
+    float top = -INFINITY;
+    uint32_t i_block = 0;
+    for (uint32_t b = 0; b < s->n_blocks; b++)
+        if (s->block_max[b] > top) top = s->block_max[i_block = b];
+    if (top == -INFINITY) return false;
+    *best = i_block * BLOCK;
+    while (s->z[*best] != top)
+        ++*best;
+    return true;
+}
+
 /* Fills z and block_max from the row; *best is the largest logit's id. */
 static calla_status load_row(sampler *s, const float *logits, uint32_t *best, calla_error *err)
 {
     const calla_status st = check_row(s, logits, err);
     if (st != CALLA_OK) return st;
     memcpy(s->z, logits, s->n_vocab * sizeof *logits);
+    for (size_t i = 0; i < s->n_bias; i++)
+        s->z[s->bias_ids[i]] += s->bias[i];
     apply_penalties(s);
     for (size_t i = 0; i < s->n_banned; i++)
         s->z[s->banned[i]] = -INFINITY;
-    float top = -INFINITY;
-    uint32_t i_block = 0;
-    for (uint32_t b = 0; b < s->n_blocks; b++) {
-        const float *z = s->z + (size_t)b * BLOCK;
-        float max[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        for (uint32_t i = 0; i < BLOCK; i += 4)
-            for (uint32_t j = 0; j < 4; j++)
-                max[j] = z[i + j] > max[j] ? z[i + j] : max[j];
-        const float m0 = max[0] > max[1] ? max[0] : max[1], m1 = max[2] > max[3] ? max[2] : max[3];
-        s->block_max[b] = m0 > m1 ? m0 : m1;
-        if (s->block_max[b] > top) top = s->block_max[i_block = b];
-    }
-    if (top == -INFINITY)
+    for (uint32_t b = 0; b < s->n_blocks; b++)
+        measure_block(s, b);
+    if (!find_best(s, best))
         return err_set(err, CALLA_ERR_INTERNAL, "every logit is -infinity, no token can be drawn");
-    *best = i_block * BLOCK;
-    while (s->z[*best] != top)
-        ++*best;
     return CALLA_OK;
+}
+
+static int32_t draw(sampler *s, size_t n)
+{
+    int32_t id = s->cand[0].id;
+    double left = rng_next(s->rng) * mass(s->cand, n);
+    for (size_t i = 0; i < n; i++) {
+        id = s->cand[i].id;
+        left -= (double)s->cand[i].w;
+        if (left < 0.0) break;
+    }
+    return id;
 }
 
 calla_status sampler_draw(sampler *s, const float *logits, int32_t *id, calla_error *err)
@@ -462,15 +514,101 @@ calla_status sampler_draw(sampler *s, const float *logits, int32_t *id, calla_er
     uint32_t best = 0;
     const calla_status st = load_row(s, logits, &best, err);
     if (st != CALLA_OK) return st;
-    *id = (int32_t)best;
-    if (s->p.temperature == 0.0f) return CALLA_OK;
+    *id = s->p.temperature == 0.0f ? (int32_t)best : draw(s, gather(s, s->z[best]));
+    return CALLA_OK;
+}
 
-    const size_t n = gather(s, s->z[best]);
-    double left = rng_next(s->rng) * mass(s->cand, n);
-    for (size_t i = 0; i < n; i++) {
-        *id = s->cand[i].id;
-        left -= (double)s->cand[i].w;
-        if (left < 0.0) break;
+/* ---- The filtered draw ---- */
+
+static void drop(sampler *s, uint32_t id)
+{
+    s->z[id] = -INFINITY;
+    measure_block(s, id / BLOCK);
+}
+
+/* Drops refused ids in falling order until the best one is allowed, PROBES at most. *n_left: probes
+ * not used; 0 when the best is still unknown. False: nothing is left. */
+static bool drop_to_allowed(sampler *s, sampler_allow_fn allow, void *user, uint32_t *best,
+                            uint32_t *n_left)
+{
+    for (*n_left = PROBES; *n_left != 0; --*n_left) {
+        if (!find_best(s, best)) return false;
+        if (allow(user, (int32_t)*best)) return true;
+        drop(s, *best);
     }
+    return true;
+}
+
+/* Drops every refused id, and those whose z is below `bound` unasked. */
+static bool drop_refused(sampler *s, sampler_allow_fn allow, void *user, float bound,
+                         uint32_t *best)
+{
+    for (uint32_t b = 0; b < s->n_blocks; b++) {
+        if (s->block_max[b] == -INFINITY) continue;
+        for (uint32_t i = b * BLOCK; i < (b + 1) * BLOCK && i < s->n_vocab; i++)
+            if (s->z[i] < bound || (s->z[i] > -INFINITY && !allow(user, (int32_t)i)))
+                s->z[i] = -INFINITY;
+        measure_block(s, b);
+    }
+    return find_best(s, best);
+}
+
+/* The top_k first allowed ids, falling, into cand; 0: more than n_probes were refused, and ask
+ * about all instead (z is as if they had not been taken out). */
+static size_t probe_top_k(sampler *s, sampler_allow_fn allow, void *user, uint32_t n_probes)
+{
+    size_t n = 0;
+    uint32_t id = 0;
+    float top = 0.0f;
+    const float inverse = 1.0f / s->p.temperature;
+    const float by = inverse < FLT_MAX ? inverse : FLT_MAX;
+    bool enough = false;
+    while (!enough && find_best(s, &id)) {
+        const float z = s->z[id];
+        if (n != 0 && (z - top) * by < Z_MIN) break;
+        if (allow(user, (int32_t)id)) {
+            if (n == 0) top = z;
+            s->cand[n++] = (candidate){z, 0.0f, (int32_t)id};
+            enough = n == (size_t)s->p.top_k;
+        } else if (n_probes-- == 0) {
+            for (size_t i = 0; i < n; i++)
+                s->z[s->cand[i].id] = s->cand[i].z;
+            for (size_t i = 0; i < n; i++)
+                measure_block(s, (uint32_t)s->cand[i].id / BLOCK);
+            return 0;
+        }
+        drop(s, id);
+    }
+    for (size_t i = 0; i < n; i++) {
+        s->cand[i].z = (s->cand[i].z - top) * by;
+        s->cand[i].w = exp_neg(s->cand[i].z);
+    }
+    return n;
+}
+
+calla_status sampler_draw_filtered(sampler *s, const float *logits, sampler_allow_fn allow,
+                                   void *user, int32_t *id, calla_error *err)
+{
+    uint32_t best = 0, n_left = 0;
+    const calla_status st = load_row(s, logits, &best, err);
+    if (st != CALLA_OK) return st;
+    bool found = drop_to_allowed(s, allow, user, &best, &n_left);
+    const bool greedy = s->p.temperature == 0.0f;
+    if (found && n_left != 0 && !greedy && uses_top_k(s) && (uint32_t)s->p.top_k <= PROBES) {
+        const size_t n = probe_top_k(s, allow, user, n_left);
+        if (n != 0) {
+            *id = draw(s, cut_min_p(s, cut_top_p(s, n)));
+            return CALLA_OK;
+        }
+    }
+    if (found && (n_left == 0 || !greedy)) {
+        /* Of lighter ids the draw takes no notice (Z_MIN); the factor allows for rounding. */
+        const float bound = n_left != 0 ? s->z[best] + 1.01f * Z_MIN * s->p.temperature : -INFINITY;
+        found = drop_refused(s, allow, user, bound, &best);
+    }
+    if (!found)
+        return err_set(err, CALLA_ERR_INTERNAL, "the filter allows none of %u token ids",
+                       s->n_vocab);
+    *id = greedy ? (int32_t)best : draw(s, gather(s, s->z[best]));
     return CALLA_OK;
 }

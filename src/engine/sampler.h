@@ -8,11 +8,16 @@
  *             Ids whose weight is below e^-50 of the largest are left out: in a vocabulary of
  *             2^18 all of them together weigh less than 2^-53, the grain of the draw.
  * Errors:     a NaN or +infinity in the row, or nothing left to draw, is CALLA_ERR_INTERNAL.
+ * Filters:    the ids that a filter refuses count as if their logit were -infinity, before top-k,
+ *             top-p and min-p: the draw is from the softmax over what is allowed. It is asked as
+ *             little as possible: with greedy or top-k in falling order until enough are found,
+ *             otherwise about every id that is not negligible beside the best allowed one.
  * Threads:    one thread a sampler.
  */
 #ifndef CALLA_ENGINE_SAMPLER_H
 #define CALLA_ENGINE_SAMPLER_H
 
+#include <stdbool.h>
 #include "base/error.h"
 
 typedef struct sampler sampler;
@@ -33,6 +38,15 @@ void sampler_begin(sampler *s, const calla_sampling *p, const int32_t *history, 
 
 /* logits [n_vocab], untouched. */
 calla_status sampler_draw(sampler *s, const float *logits, int32_t *id, calla_error *err);
+
+/* As sampler_draw, among the ids that `allow` allows. */
+typedef bool (*sampler_allow_fn)(void *user, int32_t id);
+calla_status sampler_draw_filtered(sampler *s, const float *logits, sampler_allow_fn allow,
+                                   void *user, int32_t *id, calla_error *err);
+
+/* Adds values[i] to the logit of ids[i], before all else, in every draw until the next begin.
+ * Values are finite or -infinity, which forbids. Both are borrowed until then. */
+void sampler_set_bias(sampler *s, const int32_t *ids, const float *values, size_t n);
 
 /* Counts a token of the response, for the penalties. */
 void sampler_accept(sampler *s, int32_t id);

@@ -45,24 +45,6 @@ void sched_logprobs(const float *logits, uint32_t n_vocab, const int32_t *banned
 
 /* ---- Choosing ---- */
 
-#ifndef SAMPLER_HAS_FILTER /* Until the sampler has both. */
-static void sampler_set_bias(sampler *s, const int32_t *ids, const float *values, size_t n)
-{
-    (void)s, (void)ids, (void)values, (void)n;
-}
-
-static calla_status sampler_draw_filtered(sampler *s, const float *logits,
-                                          bool (*ok)(void *, int32_t), void *user, int32_t *id,
-                                          calla_error *err)
-{
-    float *row = (float *)(uintptr_t)logits;
-    calla_status st;
-    while ((st = sampler_draw(s, row, id, err)) == CALLA_OK && !ok(user, *id))
-        row[*id] = -INFINITY;
-    return st;
-}
-#endif
-
 /* Will a filter begin when the block of thinking ends? */
 static bool filter_waits(const sched_slot *slot)
 {

@@ -32,6 +32,10 @@ typedef struct setting {
     calla_sampling p;
     const int32_t *history, *generated, *banned;
     size_t n_history, n_generated, n_banned;
+    const bool *allowed; /* [n_vocab]; NULL: no filter */
+    const int32_t *bias_ids;
+    const float *bias;
+    size_t n_bias;
 } setting;
 
 static bool contains(const int32_t *ids, size_t n, int32_t id)
@@ -47,6 +51,8 @@ static double penalised(const setting *s, double x, int32_t id)
     uint32_t n = 0;
     for (size_t i = 0; i < s->n_generated; i++)
         n += s->generated[i] == id;
+    for (size_t i = 0; i < s->n_bias; i++)
+        if (s->bias_ids[i] == id) x += (double)s->bias[i];
     if (p->repetition_penalty != 0.0f && (n != 0 || contains(s->history, s->n_history, id)))
         x = x > 0 ? x / (double)p->repetition_penalty : x * (double)p->repetition_penalty;
     x -= (double)p->frequency_penalty * n;
@@ -63,6 +69,7 @@ static void reference(const setting *s, const float *logits, size_t n, entry *e,
         probs[i] = 0.0;
         const int32_t id = (int32_t)i;
         if (contains(s->banned, s->n_banned, id)) continue;
+        if (s->allowed != NULL && !s->allowed[i]) continue;
         e[m++] = (entry){penalised(s, (double)logits[i], id) / (double)p->temperature, 0.0, id};
     }
     qsort(e, m, sizeof *e, by_rank);
@@ -107,6 +114,7 @@ static sampler *make(uint32_t n_vocab, const setting *s)
 static void begin(sampler *sm, const setting *s)
 {
     sampler_begin(sm, &s->p, s->history, s->n_history);
+    sampler_set_bias(sm, s->bias_ids, s->bias, s->n_bias);
     for (size_t i = 0; i < s->n_generated; i++)
         sampler_accept(sm, s->generated[i]);
 }
@@ -116,6 +124,22 @@ static int32_t draw(sampler *sm, const float *logits)
     int32_t id = -1;
     calla_error err;
     if (sampler_draw(sm, logits, &id, &err) != CALLA_OK) fail_msg("%s", err.message);
+    return id;
+}
+
+static bool is_allowed(void *user, int32_t id)
+{
+    const setting *s = user;
+    return s->allowed[id];
+}
+
+static int32_t draw_filtered(sampler *sm, const setting *s, const float *logits)
+{
+    int32_t id = -1;
+    calla_error err;
+    setting copy = *s;
+    if (sampler_draw_filtered(sm, logits, is_allowed, &copy, &id, &err) != CALLA_OK)
+        fail_msg("%s", err.message);
     return id;
 }
 
@@ -131,7 +155,7 @@ static void check_frequencies(const setting *s, const float *logits, uint32_t n_
     sampler *sm = make(n_vocab, s);
     begin(sm, s);
     for (int i = 0; i < n_draws; i++)
-        seen[draw(sm, logits)]++;
+        seen[s->allowed == NULL ? draw(sm, logits) : draw_filtered(sm, s, logits)]++;
     double chi = 0.0;
     int df = -1;
     double rare_p = 0.0, rare_n = 0.0; /* expected below 5: pooled */
@@ -184,6 +208,73 @@ static void test_frequencies(void **state)
         if (seed % 2 == 1) s.banned = banned, s.n_banned = 2;
         check_frequencies(&s, logits, n_vocab);
     }
+}
+
+/* A filter and a bias change the distribution as -infinity and added logits would. */
+static void test_filter(void **state)
+{
+    (void)state;
+    static const int32_t history[] = {3, 5, 5, 9}, generated[] = {1, 2, 2, 9, 2}, banned[] = {0, 7};
+    static const int32_t bias_ids[] = {1, 4, 30, 31};
+    static const float bias[] = {2.5f, -1.0f, 6.0f, -INFINITY};
+    static float logits[3000];
+    static bool allowed[3000];
+    for (unsigned seed = 1; seed <= 48; seed++) {
+        rnd_state = seed;
+        const uint32_t n_vocab = seed % 3 == 0 ? 3000 : 40;
+        const double share = seed % 5 == 0 ? 0.02 : seed % 5 == 1 ? 0.95 : 0.4;
+        for (uint32_t i = 0; i < n_vocab; i++) {
+            allowed[i] = rnd() < share;
+            logits[i] = (float)(rnd() * 8 - 4 + (allowed[i] ? 0.0 : seed % 4));
+        }
+        allowed[30] = true;
+        setting s = {.history = history, .n_history = 4, .generated = generated, .n_generated = 5};
+        s.allowed = allowed;
+        s.p.temperature = (float)(0.3 + rnd());
+        s.p.seed = seed;
+        if (seed % 2 == 0) s.p.top_k = 1 + (int32_t)(rnd() * 25);
+        if (seed % 8 == 4) s.p.top_k = 700;
+        if (seed % 3 == 1) s.p.top_p = (float)(0.05 + rnd() * 0.9);
+        if (seed % 5 == 0) s.p.min_p = (float)(rnd() * 0.3);
+        if (seed % 7 < 3) s.p.presence_penalty = (float)(rnd() * 2);
+        if (seed % 2 == 1) s.banned = banned, s.n_banned = 2;
+        if (seed % 4 != 1) s.bias_ids = bias_ids, s.bias = bias, s.n_bias = 4;
+        check_frequencies(&s, logits, n_vocab);
+        s.allowed = NULL; /* the bias alone */
+        if (n_vocab == 40) check_frequencies(&s, logits, n_vocab);
+    }
+}
+
+static void test_filter_greedy(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    static float row[N];
+    static bool allowed[N];
+    for (int i = 0; i < N; i++)
+        row[i] = (float)(i % 1000);
+    setting s = {.allowed = allowed};
+    sampler *sm = make(N, &s);
+    begin(sm, &s);
+    allowed[4999] = allowed[999] = allowed[5] = true;
+    assert_int_equal(draw_filtered(sm, &s, row), 999); /* lowest id on a tie */
+    allowed[4999] = allowed[999] = false;
+    allowed[3004] = allowed[1005] = allowed[2005] = true; /* found only when all are asked about */
+    assert_int_equal(draw_filtered(sm, &s, row), 5);
+    allowed[5] = false;
+    assert_int_equal(draw_filtered(sm, &s, row), 1005);
+    memset(allowed, 0, sizeof allowed);
+    for (int i = 0; i < 3; i++) {
+        int32_t id;
+        calla_error err;
+        s.p.temperature = i == 0 ? 0.0f : 1.0f;
+        s.p.top_k = i == 1 ? 20 : 0;
+        begin(sm, &s);
+        assert_int_equal(sampler_draw_filtered(sm, row, is_allowed, &s, &id, &err),
+                         CALLA_ERR_INTERNAL);
+        assert_non_null(strstr(err.message, "allows none of 5000"));
+    }
+    sampler_destroy(sm);
 }
 
 static void test_greedy(void **state)
@@ -414,10 +505,11 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frequencies), cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_penalties),   cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_seeds),       cmocka_unit_test(test_real_vocabulary),
-        cmocka_unit_test(test_flat),        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_frequencies),   cmocka_unit_test(test_filter),
+        cmocka_unit_test(test_filter_greedy), cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_penalties),     cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_seeds),         cmocka_unit_test(test_real_vocabulary),
+        cmocka_unit_test(test_flat),          cmocka_unit_test(test_check),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
