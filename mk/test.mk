@@ -95,6 +95,8 @@ check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenize
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
 	$(PYTHON) tools/oracle/check_chat.py --driver $<
+check-output: $(BUILD)/tests/test_output ## a million generated outputs through the output parser
+	OUTPUT_FUZZ=$${OUTPUT_FUZZ:-1000000} $<
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
 	$(run) $(replay_tests)
 lint: ## layers, banned functions, headers that stand alone; the longest functions
@@ -164,6 +166,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer \
+.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer check-output \
         fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps
