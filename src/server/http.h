@@ -96,8 +96,8 @@ http_request *sse_request(sse_stream *s);
 
 /* ---- The other end ------------------------------------------------------------------------ */
 
-/* fn(user) is called once, from the monitor thread (or at once, from here, when it is too late
- * already), when the client closes its connection or stops reading. It must return soon:
+/* fn(user) is called once, from a thread of this layer (or at once, from here, when it is too
+ * late already), when the client closes its connection or stops reading. It must return soon:
  * scheduler_cancel(), say. A client that closes only its sending side counts as gone. */
 typedef void (*http_hangup_fn)(void *user);
 void http_on_hangup(http_request *req, http_hangup_fn fn, void *user);
@@ -156,9 +156,9 @@ typedef struct http_options {
 
     uint64_t body_bytes_max;  /* 0: 32 MiB */
     uint32_t connections_max; /* 0: 256 */
-    uint32_t header_seconds;  /* from the first byte of a request to its headers; 0: 10 */
+    uint32_t header_seconds;  /* from a connection to its first request's headers; 0: 10 */
     uint32_t body_seconds;    /* from there to the end of its body; 0: 60 */
-    uint32_t idle_seconds;    /* a connection between requests; 0: 75 */
+    uint32_t idle_seconds;    /* from an answer to the next request's headers; 0: 75 */
     uint32_t comment_seconds; /* silence of a stream before a comment; 0: 10 */
 
     struct metrics *metrics;    /* borrowed, may be NULL */
@@ -178,8 +178,12 @@ void http_server_set_api(http_server *s, api_ctx *ctx);
 /* [any] No new connections; the open ones are closed after the answer they wait for. */
 void http_server_quiesce(http_server *s);
 
-/* [any] Requests without a complete answer. */
+/* [any] Treats every client as gone: hang-up callbacks are called, streams end. */
+void http_server_cancel(http_server *s);
+
+/* [any] Requests without a complete answer; open connections. */
 uint32_t http_server_n_active(const http_server *s);
+uint32_t http_server_n_connections(const http_server *s);
 
 uint16_t http_server_port(const http_server *s);
 const char *http_server_url(const http_server *s); /* "http://127.0.0.1:8080" or "unix:PATH" */
