@@ -97,6 +97,8 @@ check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against 
 	$(PYTHON) tools/oracle/check_chat.py --driver $<
 check-output: $(BUILD)/tests/test_output ## a million generated outputs through the output parser
 	OUTPUT_FUZZ=$${OUTPUT_FUZZ:-1000000} $<
+check-output-oracle: $(BUILD)/oracle/output_batch ## the output parser against a second one (Python)
+	$(PYTHON) tools/oracle/check_output.py --driver $<
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
 	$(run) $(replay_tests)
 lint: ## layers, banned functions, headers that stand alone; the longest functions
@@ -166,6 +168,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer check-output \
+.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer check-output check-output-oracle \
         fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps
