@@ -18,11 +18,13 @@
 #if defined(__SANITIZE_THREAD__) /* some fifty times slower */
 #define CROWD        20u
 #define NANO_PROMPTS 3u
-#define NANO_TOKENS  4u
+#define NANO_TOKENS  3u
+#define NANO_REPEATS 1u
 #else
 #define CROWD        60u
 #define NANO_PROMPTS 10u
 #define NANO_TOKENS  24u
+#define NANO_REPEATS 12u
 #endif
 
 static int32_t ids[N_IDS];
@@ -915,7 +917,7 @@ static void nano_prompt(const calla_tokenizer *tok, uint32_t i, int32_t **out, s
     int32_t *system;
     size_t n_system;
     (void)strbuf_puts(&text, "<|im_start|>system\n");
-    for (uint32_t k = 0; k < 12; k++)
+    for (uint32_t k = 0; k < NANO_REPEATS; k++)
         (void)strbuf_puts(&text, "The baker of Lima sold 17 loaves, 3 cakes and a pie. ");
     (void)strbuf_puts(&text, "<|im_end|>\n");
     if (calla_tokenizer_encode(tok, text.data, text.len, 0, &system, &n_system, &err) != CALLA_OK)
