@@ -110,10 +110,14 @@ demo: ## build, then let the demonstration model answer; installs what is missin
 	@sh tools/demo.sh $(BUILD)/calla
 
 # bench/ : programs that measure; never part of the tests. BENCH_ARGS goes to bench-model.
-BENCH_OBJ := $(BENCH_SRC:%.c=$(BUILD)/%.o)
+BENCH_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out bench/serve_%.c,$(BENCH_SRC)))
 $(BENCH_OBJ): EXTRA := -Ibench
 $(BUILD)/bench-model: $(BENCH_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+$(BUILD)/serve-%: $(BUILD)/bench/serve_%.o $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+bench-cache: $(BUILD)/serve-cache ## an agent's turns with and without the prefix cache
+	$(BUILD)/serve-cache $(BENCH_ARGS)
 bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
 	$(BUILD)/bench-model $(BENCH_ARGS)
 	$(BUILD)/calla-check --bench
@@ -169,5 +173,5 @@ deps: ## install the libraries and the tools that building, testing and CI need
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
 .PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer check-output check-output-oracle \
-        fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
+        fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps
