@@ -283,6 +283,49 @@ static void test_company(void **state)
     }
 }
 
+/* Some are cancelled at random moments; the others do not notice, nor does what comes later. */
+static void test_company_leaves(void **state)
+{
+    (void)state;
+    static crowd members[CROWD];
+    bool cancelled[CROWD];
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(
+        e, (scheduler_options){
+               .n_parallel = 6, .n_ctx = 400, .piece_tokens = 20, .cache_ram_bytes = 20000});
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < CROWD; i++) {
+            crowd *c = &members[i];
+            crowd_member(c);
+            sched_request r = heard_request(c->h, c->prompt, c->n_prompt, c->max_tokens);
+            r.sampling = &c->sampling;
+            r.boundaries = c->boundaries;
+            r.n_boundaries = 4;
+            speak(e, &r, 400, &c->want);
+            cancelled[i] = draw(3) == 0;
+            submit(s, &r);
+            if (draw(2) == 0) nap(draw(300));
+            if (i >= 3 && cancelled[i - 3]) scheduler_cancel(s, members[i - 3].h->ticket);
+        }
+        for (uint32_t i = 0; i < CROWD; i++) {
+            const crowd *c = &members[i];
+            heard_wait_done(c->h);
+            if (!cancelled[i] || c->h->result.stop != CALLA_STOP_CANCELLED)
+                assert_said(c->h, &c->want);
+            assert_true(c->h->n <= c->want.n);
+            assert_memory_equal(c->h->ids, c->want.ids, c->h->n * sizeof(int32_t));
+            heard_free(c->h);
+        }
+    }
+    assert_true(scheduler_drain(s, 5.0));
+    sched_stats st;
+    scheduler_stats(s, &st);
+    assert_int_equal(st.n_finished + st.n_cancelled, 3 * CROWD);
+    assert_int_equal(st.n_running + st.n_queued + st.n_failed, 0);
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
 /* While one generates, a long prompt comes in pieces: both go on. */
 static void test_pieces(void **state)
 {
@@ -533,6 +576,41 @@ static void test_logprobs(void **state)
     for (uint32_t i = 0; i < 8; i++)
         assert_true(h->logprobs[i] < 0.0f && h->logprobs[i] > -4.0f);
     heard_free(h);
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
+static void test_bias(void **state)
+{
+    (void)state;
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(e, (scheduler_options){.n_ctx = 100});
+    heard *a = heard_new(), *b = heard_new();
+    sched_request r = heard_request(a, ids, 20, 6);
+    ask(s, &r);
+    const int32_t bias_ids[] = {a->ids[0], 33};
+    const float forbid[] = {-INFINITY, 0.0f}, force[] = {0.0f, 1000.0f};
+    r.user = b;
+    r.bias_ids = bias_ids;
+    r.bias = forbid;
+    r.n_bias = 2;
+    ask(s, &r);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_not_equal(b->ids[i], a->ids[0]);
+    heard_free(b);
+    b = heard_new();
+    r.user = b;
+    r.bias = force;
+    ask(s, &r);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(b->ids[i], 33);
+    heard_free(b);
+    b = heard_new(); /* the next request knows nothing of it */
+    r = heard_request(b, ids, 20, 6);
+    ask(s, &r);
+    assert_memory_equal(b->ids, a->ids, 6 * sizeof *a->ids);
+    heard_free(a);
+    heard_free(b);
     scheduler_destroy(s);
     calla_engine_destroy(e);
 }
@@ -998,6 +1076,7 @@ int main(void)
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_company),
+        cmocka_unit_test(test_company_leaves),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_queue),
         cmocka_unit_test(test_cancel),
@@ -1005,6 +1084,7 @@ int main(void)
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_bias),
         cmocka_unit_test(test_filter),
         cmocka_unit_test(test_thinking_budget),
         cmocka_unit_test(test_thinking_filter),
