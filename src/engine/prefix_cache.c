@@ -1,5 +1,6 @@
 #include "engine/prefix_cache.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -251,6 +252,7 @@ static bool fits_in_place(const prefix_match *m)
 static void restore(prefix_cache *c, timeline *dst, const prefix_match *m)
 {
     executor *ex = c->engine->ex;
+    assert(m->state != NULL); /* without one the match is parked, and goes on as it is */
     (void)pthread_mutex_lock(&c->engine->device);
     ex->ops->seq_restore(ex, dst->seq, m->from->seq, m->n_cached, m->state->data);
     (void)pthread_mutex_unlock(&c->engine->device);
