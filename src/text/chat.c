@@ -130,6 +130,7 @@ void chat_prompt_deinit(chat_prompt *p)
 {
     strbuf_deinit(&p->text);
     mem_free(p->outside);
+    mem_free(p->messages);
     memset(p, 0, sizeof *p);
 }
 
@@ -373,7 +374,8 @@ static calla_status put_assistant(renderer *r, size_t i, range content)
         think = split_reasoning(s, &content);
     }
     put(r->out, ASSISTANT);
-    if (r->opt->preserve_thinking || i > r->last_query) {
+    r->out->messages[i].thinks = r->opt->preserve_thinking || i > r->last_query;
+    if (r->out->messages[i].thinks) {
         put(r->out, "<think>\n");
         if (separate)
             put_outside(r->out, given->text + think.begin, think.end - think.begin);
@@ -446,7 +448,10 @@ static calla_status collect(renderer *r, const json_value *messages)
     if (messages->type != JSON_ARRAY) return refuse(r, "The messages are not a list.");
     r->n_msg = messages->n_items;
     r->msg = mem_array(r->n_msg, sizeof *r->msg);
-    if (r->msg == NULL) return err_set(r->err, CALLA_ERR_MEMORY, "No memory for the prompt.");
+    r->out->messages = mem_array(r->n_msg, sizeof *r->out->messages);
+    if (r->msg == NULL || r->out->messages == NULL)
+        return err_set(r->err, CALLA_ERR_MEMORY, "No memory for the prompt.");
+    r->out->n_messages = r->n_msg;
     size_t i = 0;
     for (const json_value *m = messages->first; m != NULL; m = m->next)
         r->msg[i++] = m;
@@ -470,8 +475,11 @@ calla_status chat_render(chat_prompt *out, const json_value *messages, const jso
     TRY(collect(&r, messages));
     TRY(put_system(&r, tools));
     TRY(find_last_query(&r));
-    for (size_t i = 0; i < r.n_msg; i++)
+    for (size_t i = 0; i < r.n_msg; i++) {
+        out->messages[i].begin = i == 0 ? 0 : out->messages[i - 1].end;
         TRY(put_message(&r, i));
+        out->messages[i].end = out->text.len;
+    }
     put_generation_prompt(&r);
 fail:
     if (out->text.failed || r.content.text.failed)

@@ -10,8 +10,19 @@
 #include "base/json.h"
 #include "text/tokenizer.h"
 
+/* Where a message stands in the text. Tool results of one user turn are apart. What precedes the
+ * first message (a system block of tools alone) belongs to it; behind the last one comes the
+ * generation prompt. Every end is behind an added token and its newline, or before one: the pieces
+ * may be encoded one by one. */
+typedef struct chat_message {
+    size_t begin, end;
+    bool thinks; /* an assistant's, with a block of thinking (empty or not) */
+} chat_message;
+
 typedef struct chat_prompt {
     strbuf text;
+    chat_message *messages; /* [n_messages] as given */
+    size_t n_messages;
     text_span *outside; /* sorted, disjoint: bytes that came from messages and tools */
     size_t n_outside, cap_outside;
 } chat_prompt;

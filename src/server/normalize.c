@@ -1,0 +1,429 @@
+#include "server/normalize.h"
+
+#include <string.h>
+
+#include "text/pystr.h"
+
+typedef struct normalizer {
+    tree *t;
+    tree_list out;
+    strbuf system;
+    bool has_system;
+    api_error *e;
+} normalizer;
+
+/* ---- Content ---- */
+
+bool normalize_part(const json_value *part, const char *path, const char **text, size_t *n,
+                    api_error *e)
+{
+    static const char *const texts[] = {"text", "input_text", "output_text", "summary_text",
+                                        "reasoning_text"};
+    if (part->type == JSON_STRING) return api_text(part, path, text, n, e);
+    if (part->type != JSON_OBJECT)
+        return api_bad(e, path, "expected a content part, found %s", json_type_name(part));
+    const json_value *type = json_get(part, "type");
+    if (type == NULL && json_get(part, "text") != NULL) type = json_get(part, "text");
+    if (type == NULL || type->type != JSON_STRING)
+        return api_bad(e, path, "a content part needs a \"type\" that is a string");
+    const char *member = json_is(type, "refusal") ? "refusal" : NULL;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (json_is(type, texts[i])) member = "text";
+    if (type == json_get(part, "text")) member = "text";
+    if (member == NULL)
+        return api_bad(e, path, "this model reads text only; a part of type \"%.40s\" was found",
+                       type->text);
+    const json_value *v = json_get(part, member);
+    const api_path at = path_of("%s.%s", path, member);
+    if (v == NULL) return api_bad(e, at.s, "expected a string, found nothing");
+    return api_text(v, at.s, text, n, e);
+}
+
+/* A string node with the content of a message. */
+static json_value *content_node(normalizer *z, const json_value *content, const char *path)
+{
+    const char *text;
+    size_t n;
+    if (content == NULL || content->type != JSON_ARRAY) {
+        if (!api_text(content, path, &text, &n, z->e)) return NULL;
+        if (n == 0) return tree_literal(z->t, "");
+        return tree_copy(z->t, content);
+    }
+    strbuf joined = {0};
+    json_value *node = NULL;
+    size_t i = 0;
+    for (const json_value *p = content->first; p != NULL; p = p->next, i++) {
+        if (!normalize_part(p, path_of("%s[%zu]", path, i).s, &text, &n, z->e)) goto done;
+        (void)strbuf_append(&joined, text, n);
+    }
+    if (joined.failed) z->t->failed = true;
+    if (!joined.failed) node = tree_string(z->t, joined.data, joined.len);
+done:
+    strbuf_deinit(&joined);
+    return node;
+}
+
+/* ---- Tool calls ---- */
+
+bool normalize_name(const json_value *name, const char *path, api_error *e)
+{
+    if (name == NULL || name->type != JSON_STRING)
+        return api_bad(e, path, "expected a function's name, found %s", json_type_name(name));
+    if (name->n_text == 0 || name->n_text > API_NAME_MAX)
+        return api_bad(e, path, "expected a name of 1 to %u bytes, found %zu", API_NAME_MAX,
+                       name->n_text);
+    for (size_t i = 0; i < name->n_text; i++) {
+        const unsigned char c = (unsigned char)name->text[i];
+        if (c <= ' ' || c == 0x7f || strchr("<>{}\"'", c) != NULL)
+            return api_bad(e, path,
+                           "a function's name has no white space and none of < > { } \" '");
+    }
+    return true;
+}
+
+static json_value *arguments_node(normalizer *z, const json_value *args, const char *path)
+{
+    const json_limits limits = {
+        .what = "arguments", .max_depth = API_JSON_DEPTH, .max_nodes = API_JSON_NODES};
+    json_value *v = NULL;
+    calla_error err;
+    if (args == NULL || args->type == JSON_NULL) return tree_new(z->t, JSON_OBJECT);
+    if (args->type == JSON_OBJECT) return tree_copy(z->t, args);
+    if (args->type != JSON_STRING) {
+        (void)api_bad(z->e, path, "expected a string of JSON, found %s", json_type_name(args));
+        return NULL;
+    }
+    size_t begin = 0, end = args->n_text;
+    pystr_strip(args->text, &begin, &end);
+    if (begin == end) return tree_new(z->t, JSON_OBJECT);
+    if (tree_parse(z->t, args->text, args->n_text, &limits, &v, &err) != CALLA_OK) {
+        if (err.code == CALLA_ERR_MEMORY)
+            (void)api_no_memory(z->e);
+        else
+            (void)api_bad(z->e, path, "%s", err.message);
+        return NULL;
+    }
+    if (v->type != JSON_OBJECT) {
+        (void)api_bad(z->e, path, "expected the JSON of an object, found that of %s",
+                      json_type_name(v));
+        return NULL;
+    }
+    return v;
+}
+
+/* {"name", "arguments", "id"} from one call of the request. */
+static json_value *call_node(normalizer *z, const json_value *call, const char *path)
+{
+    if (call->type != JSON_OBJECT) {
+        (void)api_bad(z->e, path, "expected a tool call, found %s", json_type_name(call));
+        return NULL;
+    }
+    const json_value *type = json_get(call, "type");
+    if (type != NULL && type->type != JSON_NULL && !json_is(type, "function")) {
+        (void)api_bad(z->e, path_of("%s.type", path).s, "expected \"function\"");
+        return NULL;
+    }
+    const json_value *inner = json_get(call, "function");
+    const json_value *f = inner != NULL ? inner : call;
+    const char *in = inner != NULL ? ".function" : "";
+    const json_value *id = json_get(call, "id");
+    if (!normalize_name(json_get(f, "name"), path_of("%s%s.name", path, in).s, z->e)) return NULL;
+    if (id != NULL && id->type != JSON_STRING && id->type != JSON_NULL) {
+        (void)api_bad(z->e, path_of("%s.id", path).s, "expected a string, found %s",
+                      json_type_name(id));
+        return NULL;
+    }
+    json_value *args =
+        arguments_node(z, json_get(f, "arguments"), path_of("%s%s.arguments", path, in).s);
+    if (args == NULL) return NULL;
+    tree_list out = tree_begin(z->t, JSON_OBJECT);
+    tree_set(z->t, &out, "name", tree_copy(z->t, json_get(f, "name")));
+    tree_set(z->t, &out, "arguments", args);
+    if (id != NULL && id->type == JSON_STRING) tree_set(z->t, &out, "id", tree_copy(z->t, id));
+    return out.node;
+}
+
+/* False on a fault. *out: an array, or NULL when the message has no calls. */
+static bool calls_node(normalizer *z, const json_value *m, size_t i_msg, json_value **out)
+{
+    const json_value *calls = json_get(m, "tool_calls");
+    const json_value *old = json_get(m, "function_call");
+    const api_path path = path_of("messages[%zu].tool_calls", i_msg);
+    tree_list list = {0};
+    *out = NULL;
+    if (calls != NULL && calls->type != JSON_NULL) {
+        if (calls->type != JSON_ARRAY)
+            return api_bad(z->e, path.s, "expected an array, found %s", json_type_name(calls));
+        if (calls->n_items == 0) return true;
+        if (calls->n_items > API_CALLS_MAX)
+            return api_bad(z->e, path.s, "expected at most %u calls, found %zu", API_CALLS_MAX,
+                           calls->n_items);
+        list = tree_begin(z->t, JSON_ARRAY);
+        size_t i = 0;
+        for (const json_value *c = calls->first; c != NULL; c = c->next, i++) {
+            json_value *node = call_node(z, c, path_of("%s[%zu]", path.s, i).s);
+            if (node == NULL) return false;
+            tree_append(z->t, &list, node);
+        }
+    } else if (old != NULL && old->type != JSON_NULL) {
+        json_value *node = call_node(z, old, path_of("messages[%zu].function_call", i_msg).s);
+        if (node == NULL) return false;
+        list = tree_begin(z->t, JSON_ARRAY);
+        tree_append(z->t, &list, node);
+    }
+    *out = list.node;
+    return true;
+}
+
+/* ---- Messages ---- */
+
+static json_value *begin_message(normalizer *z, tree_list *m, const char *role, json_value *content)
+{
+    *m = tree_begin(z->t, JSON_OBJECT);
+    tree_set(z->t, m, "role", tree_literal(z->t, role));
+    tree_set(z->t, m, "content", content);
+    return m->node;
+}
+
+/* Content with <think> left open before a call written as text: what is between them is the
+ * reasoning, the rest from the call on the content. */
+static void close_reasoning(normalizer *z, json_value **content, json_value **reasoning)
+{
+    static const char open[] = "<think>";
+    const char *s = (*content)->text;
+    const size_t n = (*content)->n_text;
+    const size_t at = pystr_rfind(s, 0, n, open);
+    if (at == n || pystr_find(s, at, n, "</think>") != n) return;
+    const size_t call = pystr_find(s, at, n, "<tool_call>");
+    size_t begin = 0, end = at;
+    pystr_strip(s, &begin, &end);
+    if (call == n || begin != end) return;
+    *reasoning = tree_string(z->t, s + at + strlen(open), call - at - strlen(open));
+    *content = tree_string(z->t, s + call, n - call);
+}
+
+static bool put_assistant(normalizer *z, const json_value *m, size_t i, json_value *content)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning"};
+    json_value *reasoning = NULL, *calls = NULL;
+    for (size_t k = 0; k < 2 && reasoning == NULL; k++) {
+        const json_value *v = json_get(m, names[k]);
+        const char *text;
+        size_t n;
+        if (v == NULL || v->type == JSON_NULL) continue;
+        if (!api_text(v, path_of("messages[%zu].%s", i, names[k]).s, &text, &n, z->e)) return false;
+        reasoning = tree_copy(z->t, v);
+    }
+    if (!calls_node(z, m, i, &calls)) return false;
+    if (reasoning == NULL) close_reasoning(z, &content, &reasoning);
+    tree_list out;
+    (void)begin_message(z, &out, "assistant", content);
+    if (reasoning != NULL) tree_set(z->t, &out, "reasoning_content", reasoning);
+    if (calls != NULL) tree_set(z->t, &out, "tool_calls", calls);
+    tree_append(z->t, &z->out, out.node);
+    return true;
+}
+
+static bool put_tool(normalizer *z, const json_value *m, size_t i, json_value *content)
+{
+    const json_value *id = json_get(m, "tool_call_id");
+    if (id != NULL && id->type != JSON_STRING && id->type != JSON_NULL)
+        return api_bad(z->e, path_of("messages[%zu].tool_call_id", i).s,
+                       "expected a string, found %s", json_type_name(id));
+    if (z->out.last == NULL)
+        return api_bad(z->e, path_of("messages[%zu]", i).s,
+                       "a tool's result needs an assistant message with its call before it");
+    tree_list out;
+    (void)begin_message(z, &out, "tool", content);
+    if (id != NULL && id->type == JSON_STRING)
+        tree_set(z->t, &out, "tool_call_id", tree_copy(z->t, id));
+    tree_append(z->t, &z->out, out.node);
+    return true;
+}
+
+static bool put_system(normalizer *z, const json_value *content)
+{
+    if (z->has_system && z->system.len != 0 && content->n_text != 0)
+        (void)strbuf_puts(&z->system, "\n\n");
+    (void)strbuf_append(&z->system, content->text, content->n_text);
+    z->has_system = true;
+    return !z->system.failed || api_no_memory(z->e);
+}
+
+static bool put_message(normalizer *z, const json_value *m, size_t i)
+{
+    if (m->type != JSON_OBJECT)
+        return api_bad(z->e, path_of("messages[%zu]", i).s, "expected an object, found %s",
+                       json_type_name(m));
+    const json_value *role = json_get(m, "role");
+    const api_path at = path_of("messages[%zu].role", i);
+    if (role == NULL || role->type != JSON_STRING)
+        return api_bad(z->e, at.s, "expected a string, found %s", json_type_name(role));
+    z->e->status = 0;
+    json_value *content =
+        content_node(z, json_get(m, "content"), path_of("messages[%zu].content", i).s);
+    if (content == NULL) return z->e->status != 0 ? false : api_no_memory(z->e);
+    if (json_is(role, "system") || json_is(role, "developer")) return put_system(z, content);
+    if (json_is(role, "assistant")) return put_assistant(z, m, i, content);
+    if (json_is(role, "tool") || json_is(role, "function")) return put_tool(z, m, i, content);
+    if (!json_is(role, "user"))
+        return api_bad(z->e, at.s,
+                       "expected system, developer, user, assistant or tool, found \"%.40s\"",
+                       role->text);
+    tree_list out;
+    tree_append(z->t, &z->out, begin_message(z, &out, "user", content));
+    return true;
+}
+
+/* ---- Order of results ---- */
+
+static bool same_id(const json_value *call, const json_value *result)
+{
+    const json_value *a = json_get(call, "id"), *b = json_get(result, "tool_call_id");
+    return a != NULL && b != NULL && a->n_text == b->n_text &&
+           memcmp(a->text, b->text, a->n_text) == 0;
+}
+
+/* Puts the results that follow `turn` in the order of its calls, those of no known id behind them.
+ * Returns the last one. */
+static json_value *order_results(json_value *turn, const json_value *calls)
+{
+    json_value *end = turn->next; /* first message that is no result */
+    while (end != NULL && json_is(json_get(end, "role"), "tool"))
+        end = end->next;
+    json_value *done = turn;
+    for (const json_value *c = calls->first; c != NULL; c = c->next) {
+        json_value *before = done;
+        while (before->next != end) {
+            json_value *r = before->next;
+            if (same_id(c, r)) {
+                before->next = r->next;
+                r->next = done->next;
+                done->next = r;
+                done = r;
+                if (before->next == r) before = r;
+            } else {
+                before = r;
+            }
+        }
+    }
+    while (done->next != end)
+        done = done->next;
+    return done;
+}
+
+static void order_all(json_value *messages)
+{
+    for (json_value *m = messages->first; m != NULL; m = m->next) {
+        const json_value *calls = json_get(m, "tool_calls");
+        if (calls != NULL && calls->n_items > 1) m = order_results(m, calls);
+    }
+}
+
+/* ---- Whole ---- */
+
+void normalize_deinit(normal_chat *c)
+{
+    tree_deinit(&c->nodes);
+    memset(c, 0, sizeof *c);
+}
+
+static void put_first(normalizer *z)
+{
+    tree_list m;
+    json_value *node =
+        begin_message(z, &m, "system", tree_string(z->t, z->system.data, z->system.len));
+    if (node == NULL || z->out.node == NULL) return;
+    node->next = z->out.node->first;
+    z->out.node->first = node;
+    z->out.node->n_items++;
+}
+
+static bool check_last(normal_chat *c, const json_value *last, size_t i, api_error *e)
+{
+    c->continues = last != NULL && json_is(json_get(last, "role"), "assistant");
+    if (c->continues && json_get(last, "tool_calls") != NULL)
+        return api_bad(e, path_of("messages[%zu]", i).s,
+                       "tool calls must be followed by their results");
+    return true;
+}
+
+bool normalize_messages(normal_chat *out, const json_value *messages, api_error *e)
+{
+    memset(out, 0, sizeof *out);
+    if (messages == NULL || messages->type != JSON_ARRAY)
+        return api_bad(e, "messages", "expected an array of messages, found %s",
+                       json_type_name(messages));
+    if (messages->n_items == 0 || messages->n_items > API_MESSAGES_MAX)
+        return api_bad(e, "messages", "expected 1 to %u messages, found %zu", API_MESSAGES_MAX,
+                       messages->n_items);
+    normalizer z = {.t = &out->nodes, .e = e};
+    z.out = tree_begin(z.t, JSON_ARRAY);
+    size_t i = 0;
+    bool ok = true;
+    for (const json_value *m = messages->first; ok && m != NULL; m = m->next)
+        ok = put_message(&z, m, i++);
+    if (ok && z.has_system) put_first(&z);
+    if (ok && (z.t->failed || z.out.node == NULL)) ok = api_no_memory(e);
+    if (ok) ok = check_last(out, z.out.last, i - 1, e);
+    if (ok) {
+        order_all(z.out.node);
+        out->messages = z.out.node;
+    }
+    strbuf_deinit(&z.system);
+    if (!ok) normalize_deinit(out);
+    return ok;
+}
+
+/* ---- Tools ---- */
+
+static bool check_tool(const json_value *tools, const json_value *tool, size_t i, api_error *e)
+{
+    const api_path at = path_of("tools[%zu]", i);
+    if (tool->type != JSON_OBJECT)
+        return api_bad(e, at.s, "expected an object, found %s", json_type_name(tool));
+    const json_value *type = json_get(tool, "type");
+    if (type == NULL || type->type != JSON_STRING)
+        return api_bad(e, path_of("%s.type", at.s).s, "expected \"function\", found %s",
+                       json_type_name(type));
+    if (!json_is(type, "function"))
+        return api_bad(e, path_of("%s.type", at.s).s, "expected \"function\", found \"%.40s\"",
+                       type->text);
+    const json_value *f = json_get(tool, "function");
+    if (f == NULL || f->type != JSON_OBJECT)
+        return api_bad(e, path_of("%s.function", at.s).s, "expected an object, found %s",
+                       json_type_name(f));
+    const json_value *name = json_get(f, "name");
+    if (!normalize_name(name, path_of("%s.function.name", at.s).s, e)) return false;
+    static const api_field fields[] = {
+        {"description", API_STRING, 0, 0, 0},
+        {"parameters", API_OBJECT, 0, 0, 0},
+        {"strict", API_BOOL, 0, 0, 0},
+    };
+    union {
+        const json_value *v;
+        api_bool b;
+    } ignored;
+    if (!api_read(f, path_of("%s.function", at.s).s, fields, 3, &ignored, e)) return false;
+    for (const json_value *other = tools->first; other != tool; other = other->next) {
+        const json_value *seen = json_get(json_get(other, "function"), "name");
+        if (seen->n_text == name->n_text && memcmp(seen->text, name->text, name->n_text) == 0)
+            return api_bad(e, path_of("%s.function.name", at.s).s,
+                           "\"%.60s\" is the name of an earlier tool", name->text);
+    }
+    return true;
+}
+
+bool normalize_tools(const json_value *tools, api_error *e)
+{
+    if (tools == NULL || tools->type == JSON_NULL) return true;
+    if (tools->type != JSON_ARRAY)
+        return api_bad(e, "tools", "expected an array, found %s", json_type_name(tools));
+    if (tools->n_items > API_TOOLS_MAX)
+        return api_bad(e, "tools", "expected at most %u tools, found %zu", API_TOOLS_MAX,
+                       tools->n_items);
+    size_t i = 0;
+    for (const json_value *t = tools->first; t != NULL; t = t->next)
+        if (!check_tool(tools, t, i++, e)) return false;
+    return true;
+}
