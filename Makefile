@@ -89,7 +89,7 @@ LIB_DIRS := base format model exec exec/cpu text engine server
 LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # ---- Building ----------------------------------------------------------------------------------
@@ -105,6 +105,14 @@ $(BUILD)/%.o: %.c $(BUILD)/flags.txt
 
 $(BUILD)/libcalla.a: $(LIB_OBJ) $(BUILD)/objects.txt
 	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
+
+# The chat page, as a C array.
+PAGE := $(wildcard src/server/page/index.html)
+$(BUILD)/page.c: tools/embed.sh $(PAGE)
+	@mkdir -p $(@D)
+	@sh tools/embed.sh server_page server/page.h $(PAGE) >$@.tmp && mv $@.tmp $@
+$(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/flags.txt
+	$(Q)$(COMPILE) $(DIAG) -MMD -MP -c $< -o $@
 
 $(BUILD)/calla: $(CLI_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(EDIT_LDLIBS)

@@ -17,6 +17,7 @@
 /* clang-format off */
 #define CLI_COMMANDS(X) \
     X(run) \
+    X(serve) \
     X(tokenize) \
     X(inspect) \
     X(synth) \

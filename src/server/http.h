@@ -49,6 +49,7 @@ typedef struct http_request {
 /* Value of a request header (any case), or NULL; of a query argument, decoded, or NULL. */
 const char *http_header(const http_request *req, const char *name);
 const char *http_query(const http_request *req, const char *name);
+bool http_has_query(const http_request *req, const char *name); /* "?name" has it, without value */
 
 /* Adds a header to the coming answer: plain values without control characters. */
 void http_set_header(http_request *req, const char *name, const char *value);
@@ -184,6 +185,9 @@ void http_server_cancel(http_server *s);
 /* [any] Requests without a complete answer; open connections. */
 uint32_t http_server_n_active(const http_server *s);
 uint32_t http_server_n_connections(const http_server *s);
+
+/* The server of a request (whose handler may run before http_server_create has returned). */
+const http_server *http_request_server(const http_request *req);
 
 uint16_t http_server_port(const http_server *s);
 const char *http_server_url(const http_server *s); /* "http://127.0.0.1:8080" or "unix:PATH" */

@@ -145,6 +145,34 @@ const char *http_query(const http_request *req, const char *name)
     return MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
+const http_server *http_request_server(const http_request *req)
+{
+    return ((const http_req *)req)->server;
+}
+
+struct find {
+    const char *name;
+    bool found;
+};
+
+static enum MHD_Result find_name(void *cls, enum MHD_ValueKind kind, const char *key,
+                                 const char *value)
+{
+    struct find *f = cls;
+    (void)kind;
+    (void)value;
+    f->found = strcmp(key, f->name) == 0;
+    return f->found ? MHD_NO : MHD_YES;
+}
+
+bool http_has_query(const http_request *req, const char *name)
+{
+    const http_req *r = (const http_req *)req;
+    struct find f = {.name = name};
+    (void)MHD_get_connection_values(r->mhd, MHD_GET_ARGUMENT_KIND, find_name, &f);
+    return f.found;
+}
+
 static enum MHD_Result add_size(void *cls, enum MHD_ValueKind kind, const char *key,
                                 const char *value)
 {
