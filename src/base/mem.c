@@ -94,6 +94,16 @@ void mem_free_pages(void *p, size_t n_bytes)
     if (p != NULL) (void)munmap(p, n_bytes == 0 ? 1 : n_bytes);
 }
 
+void mem_small_pages(void *p, size_t n_bytes)
+{
+#if defined(MADV_NOHUGEPAGE)
+    if (p != NULL && n_bytes != 0) (void)madvise(p, n_bytes, MADV_NOHUGEPAGE);
+#else
+    (void)p;
+    (void)n_bytes;
+#endif
+}
+
 /* Makes room for n more bytes and the NUL. */
 static bool strbuf_reserve(strbuf *b, size_t n)
 {

@@ -26,6 +26,9 @@ void *mem_alloc_aligned(size_t n_bytes);   /* MEM_ALIGN bytes, zeroed; mem_free_
 void mem_free_aligned(void *p);
 void *mem_alloc_pages(size_t n_bytes); /* page-aligned, zero, not yet resident */
 void mem_free_pages(void *p, size_t n_bytes);
+/* Asks for such a block to become resident in small steps as it is written, whatever the system
+ * prefers: for arrays of which mostly the beginnings of many rows are used. */
+void mem_small_pages(void *p, size_t n_bytes);
 void mem_fail_after(int64_t n); /* negative: never fail (default) */
 uint64_t mem_count(void);       /* allocations so far, all threads */
 

@@ -305,7 +305,6 @@ calla_status prefix_cache_begin(prefix_cache *c, const prefix_match *m, timeline
     if (m->from != NULL) {
         if (m->state != NULL) m->state->used = ++c->tick;
         if (m->from->n_saved != 0) m->from->saved[0].state->used = ++c->tick;
-        m->from->used = ++c->tick;
     }
     if (m->from == NULL || !fits_in_place(m)) st = begin_new(c, m, out, err);
     if (*out == NULL && m->from != NULL && !m->from->active) { /* also when no fork could be had */

@@ -10,12 +10,14 @@
  * Owns:       all timelines and saved states. A state may belong to several timelines (a shared
  *             system prompt): it dies with the last, or alone when it is evicted.
  * Invariants: (1) t->n_tokens is the executor's position of t->seq. (2) t->saved ascends, and none
- *             lies above n_tokens. (3) After every call but begin, bytes <= limit_bytes; counted
- * are saved states and parked timelines (rows ever written, state, tokens), not active ones, for
- * which the scheduler plans. (4) Eviction is by last use; a use of a timeline is one of its first
- * saved state too, the one most likely shared. Threads:    one; takes the engine's device lock for
- * every executor call. Errors:     only begin can fail. save and park keep less when memory is
- * short. Limits:     PREFIX_TIMELINES_MAX parked timelines.
+ *             lies above n_tokens. (3) bytes <= limit_bytes after every call; counted are saved
+ *             states and parked timelines (rows ever written, state, tokens), not active ones, for
+ *             which the scheduler plans. (4) Eviction is by last use. Continuing from a timeline
+ *             uses its first saved state too, the one most likely shared; a fork does not use what
+ *             it leaves behind, which may well be a past that the conversation has dropped.
+ * Threads:    one; takes the engine's device lock for every executor call.
+ * Errors:     only begin can fail. save and park keep less when memory is short.
+ * Limits:     PREFIX_TIMELINES_MAX parked timelines.
  */
 #ifndef CALLA_ENGINE_PREFIX_CACHE_H
 #define CALLA_ENGINE_PREFIX_CACHE_H

@@ -207,6 +207,8 @@ static calla_status op_seq_create(executor *base, uint32_t n_ctx, exec_seq **out
         seq->conv_bytes = conv_bytes(s);
         seq->k = mem_alloc_pages((size_t)seq->kv_bytes);
         seq->v = mem_alloc_pages((size_t)seq->kv_bytes);
+        mem_small_pages(seq->k, (size_t)seq->kv_bytes); /* a short sequence stays small */
+        mem_small_pages(seq->v, (size_t)seq->kv_bytes);
         seq->gdn = mem_alloc_pages((size_t)seq->gdn_bytes);
         seq->conv = mem_alloc_pages((size_t)seq->conv_bytes);
     }
