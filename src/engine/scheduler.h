@@ -3,7 +3,7 @@
  * Does:       takes requests (a prompt of token ids, how to sample, when to stop) from any thread
  *             into a bounded queue and runs up to n_parallel of them together. One worker thread
  *             owns the device. Each of its steps is one executor call that appends one token to
- *             every sequence that generates and a piece of one prompt, so that long prompts do not
+ *             every sequence that generates and a limited piece of prompts, so that they do not
  *             stop the others' text. Prompts continue from the longest prefix that the prefix cache
  *             knows (prefix_cache.h), with the recurrent state saved there.
  * Owns:       the worker, n_parallel samplers and rows of logits, every sequence and saved state;
