@@ -3,6 +3,21 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "text/utf8.h"
+
+/* Sentences quote what was sent, cut at a number of bytes: half characters become '?'. */
+static void clean(char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        utf8_kind kind;
+        const size_t len = utf8_read(text + i, n - i, &cp, &kind);
+        if (kind != UTF8_CHAR) memset(text + i, '?', len);
+        i += len;
+    }
+}
+
 bool api_fail(api_error *e, unsigned status, const char *code, const char *param, const char *fmt,
               ...)
 {
@@ -13,6 +28,8 @@ bool api_fail(api_error *e, unsigned status, const char *code, const char *param
     va_start(args, fmt);
     (void)vsnprintf(e->message, sizeof e->message, fmt, args);
     va_end(args);
+    clean(e->param);
+    clean(e->message);
     return false;
 }
 

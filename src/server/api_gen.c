@@ -101,6 +101,7 @@ static void take_content(gen_choice *c, const char *s, size_t n)
 {
     const gen_request *in = &c->job->in;
     size_t at;
+    if (in->must_call) return; /* white space is all that may stand there */
     c->n_content += n;
     if (in->n_stops == 0) {
         emit_content(c, s, n);

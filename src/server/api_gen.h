@@ -70,6 +70,7 @@ typedef struct gen_request {
     const char *call_name;   /* NULL: any */
     bool serial;             /* parallel_tool_calls false: at most one call */
     gen_form form;           /* of the content */
+    const char *form_path;   /* the member that asks for it */
     const json_value *schema;
     bool strict;          /* the schema's */
     constraint *forms[2]; /* the output has one of these; NULL: no matter. Owned */

@@ -238,6 +238,13 @@ static bool has_strict_tool(const json_value *tools)
     return false;
 }
 
+static bool unfit(api_error *e, const char *param, const calla_error *err)
+{
+    if (err->code == CALLA_ERR_MEMORY || err->code == CALLA_ERR_INTERNAL)
+        return api_from(e, param, err);
+    return api_bad(e, param, "%s", err->message);
+}
+
 static bool constrain_calls(gen_job *job, constraint **out, constraint_tool_mode mode, api_error *e)
 {
     const gen_request *in = &job->in;
@@ -245,7 +252,7 @@ static bool constrain_calls(gen_job *job, constraint **out, constraint_tool_mode
         .tools = in->tools, .name = in->call_name, .parallel = !in->serial, .mode = mode};
     calla_error err;
     if (constraint_tool_calls(out, &o, &err) == CALLA_OK) return true;
-    return api_from(e, "tools", &err);
+    return unfit(e, "tools", &err);
 }
 
 bool gen_constrain(gen_job *job, api_error *e)
@@ -260,7 +267,7 @@ bool gen_constrain(gen_job *job, api_error *e)
     const calla_status st =
         in->form == GEN_JSON ? constraint_json_object(&in->forms[0], &err)
                              : constraint_json_schema(&in->forms[0], in->schema, in->strict, &err);
-    if (st != CALLA_OK) return api_from(e, "response_format", &err);
+    if (st != CALLA_OK) return unfit(e, in->form_path, &err);
     /* With tools the answer is either of them. */
     return in->tools == NULL || constrain_calls(job, &in->forms[1], CONSTRAINT_TOOLS_REQUIRED, e);
 }

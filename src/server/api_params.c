@@ -239,6 +239,7 @@ bool gen_read_format(gen_job *job, const json_value *format, const char *path, c
                      api_error *e)
 {
     gen_request *in = &job->in;
+    in->form_path = path;
     if (format == NULL || format->type == JSON_NULL) return true;
     if (format->type != JSON_OBJECT)
         return api_bad(e, path, "expected an object, found %s", json_type_name(format));
