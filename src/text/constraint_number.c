@@ -5,6 +5,9 @@
 #include "text/constraint_build.h"
 
 #define DIGITS CONSTRAINT_DIGITS_MAX
+/* Numbers of so many digits stay apart when a reader makes doubles of them: 1.0000000000000000001
+ * would be no more than 1. */
+#define EXACT 15u
 
 /* A bound without sign: digits of the whole part (no leading zeros, at least one) and of the
  * fraction (no trailing zeros). */
@@ -95,7 +98,7 @@ static void link_end(builder *b, const grid *g, uint32_t end, const span *s, uns
     for (int l = 0; l < 2; l++)
         for (int h = 0; h < 2; h++) {
             const bool lo_ok = l == 0 || (s->lo->n_fraction <= n && !s->lo_open);
-            const bool hi_ok = h == 0 || s->hi->n_fraction > n || !s->hi_open;
+            const bool hi_ok = h == 0 || s->hi == NULL || s->hi->n_fraction > n || !s->hi_open;
             if (lo_ok && hi_ok) build_skip(b, g->at[l][h], end);
         }
 }
@@ -124,7 +127,7 @@ static void build_span(builder *b, uint32_t from, uint32_t end, const span *s)
         for (int l = 0; l < 2; l++)
             for (int h = 0; h < 2; h++)
                 build_bytes(b, g.at[l][h], next.at[l][h], '.', '.');
-        for (unsigned i = 0; i < DIGITS; i++) {
+        for (unsigned i = 0; n + i < EXACT; i++) {
             g = next;
             new_grid(b, &next);
             link_digit(b, &g, &next, fraction_digit(s->lo, i), fraction_digit(s->hi, i), 0);
