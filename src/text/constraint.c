@@ -14,7 +14,7 @@
 #include "text/constraint_build.h"
 
 #define WORK_MAX 128u /* calls and returns looked into for one byte of one path */
-#define POOL_MAX 8192u
+#define POOL_MAX 6144u
 /* A byte may push this many nodes; live ones are at most PATHS_MAX * DEPTH_MAX. */
 #define POOL_STEP (CONSTRAINT_PATHS_MAX * WORK_MAX)
 

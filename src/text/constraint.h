@@ -24,7 +24,7 @@
 
 #define CONSTRAINT_INDENT_MAX 40u
 #define CONSTRAINT_DIGITS_MAX 20u
-#define CONSTRAINT_DEPTH_MAX  64u    /* nested rules: $ref, items, values of any form */
+#define CONSTRAINT_DEPTH_MAX  28u    /* nested rules: $ref, values of any form */
 #define CONSTRAINT_PATHS_MAX  32u    /* alternatives followed side by side */
 #define CONSTRAINT_STATES_MAX 65536u /* of a compiled form */
 
@@ -39,7 +39,7 @@ calla_status constraint_json_schema(constraint **out, const json_value *schema, 
                                     calla_error *err);
 
 typedef enum constraint_tool_mode {
-    CONSTRAINT_TOOLS_REQUIRED, /* white space, calls, end of text */
+    CONSTRAINT_TOOLS_REQUIRED, /* two newlines at most, calls, end of text */
     CONSTRAINT_TOOLS_AUTO      /* any text; once it says <tool_call>, calls and end of text */
 } constraint_tool_mode;
 

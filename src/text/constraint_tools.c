@@ -195,7 +195,6 @@ void build_tool_calls(builder *b, const constraint_tool_options *options)
         const uint32_t call = build_text(b, newline, "\n", 1);
         build_skip(b, start, call);
         build_skip(b, newline, call);
-        build_bytes(b, start, call, ' ', ' ');
         build_skip(b, build_puts(b, call, "<tool_call>"), opened);
     }
     const uint32_t done = build_node(b);
