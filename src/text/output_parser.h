@@ -63,6 +63,7 @@ struct output_parser {
     calla_status status;
     output_state state;
     bool eof, truncated;
+    bool reasoning; /* the part that text belongs to */
 
     calla_utf8_stream utf8;
     strbuf win;
@@ -71,9 +72,8 @@ struct output_parser {
     output_match match;
 
     /* Text. Index of the arrays: the part, 0 reasoning, 1 content. */
-    bool reasoning;
-    bool begun[2];        /* something was emitted */
     size_t n_newlines[2]; /* held */
+    bool begun[2];        /* something was emitted */
     bool led;             /* something was emitted since the reasoning (re)opened */
     bool line_start;      /* only blanks since the last newline */
     bool after_call;      /* only white space since the last call */
@@ -82,19 +82,19 @@ struct output_parser {
     uint64_t no_json;     /* no call as JSON begins before this offset in the input */
 
     /* A call. */
-    uint32_t n_calls;
     const json_value *parameters; /* its schema, or NULL */
+    uint32_t n_calls;
     bool has_params;
-    char key[OUTPUT_NAME_MAX];
-    size_t n_key;
-    value_type type;
     bool streaming;   /* the value goes out as a string while it comes */
     bool value_begun; /* its first byte was seen */
-    strbuf value;     /* what waits for conversion */
+    char key[OUTPUT_NAME_MAX];
+    size_t n_key;
+    strbuf value; /* what waits for conversion */
+    value_type type;
 
-    strbuf scratch;
-    strbuf out; /* of kind out_kind, to be given to the callback */
     output_kind out_kind;
+    strbuf out; /* of kind out_kind, to be given to the callback */
+    strbuf scratch;
 };
 
 /* output_match.c: looks at the window, gives nothing out. */

@@ -155,6 +155,7 @@ static const rule rules[] = {
     {"r", "<think>\n<think>\na</think>b", "a|b|"},
     {"r", "a <think> b</think>c", "a <think> b|c|"},
     {"", "a\n<think>\nb\n</think>\n\nc", "b|a\n\n\nc|"},
+    {"r", "a</think>b<think>\n<think>c", "a\nc|b|"},
     {"", "\n\n\na\n\n\n", "|a|"},
     {"r", "\n \n", " ||"},
     {"r", "a\xf0\x9f\x8f\x94</thin", "a\xf0\x9f\x8f\x94</thin||"},
@@ -172,6 +173,8 @@ static const rule rules[] = {
     {"", "Now:\n\n  <function=f>\n</function>\n</tool_call>\n<function=x>\n</function>",
      "|Now:\n\n  \n<function=x>\n</function>|f{}"},
     {"", "<function=f>\n</function>\n<function=x>\n</function>", "||f{}x{}"},
+    {"", "<function=f>\n</tool_call>\n<function=x>\n</function>\n</tool_call>",
+     "|<function=x>\n</function>\n</tool_call>|f{}"},
     {"", "<function=nope>\n</function>", "|<function=nope>\n</function>|"},
     {"", "so <function=f>\n</function>", "|so <function=f>\n</function>|"},
     {"", "<function=f> is how", "|<function=f> is how|"},
@@ -238,6 +241,7 @@ static const rule rules[] = {
     {"t", OPEN("days") "12\n</parameter>\n</function>", "||get_weather{\"days\": 12}"},
     {"t", OPEN("city") "a\n</function>", "||!get_weather{\"city\": \"a\"}"},
     {"", "<tool_call>\n<function=get_weather>\n<param", "||!get_weather{}"},
+    {"", "<tool_call>\n<function=get_weather>\n<parameter=ci", "||!get_weather{}"},
     /* Calls as JSON. */
     {"",
      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1,\"b\":[true, {}]}}\n</tool_call>\nx",
@@ -309,6 +313,8 @@ static const struct {
     {"{\"type\": \"integer\"}", "-12.50e1", "-125"},
     {"{\"type\": \"integer\"}", "0.05e3", "50"},
     {"{\"type\": \"integer\"}", "1e3", "1000"},
+    {"{\"type\": \"integer\"}", "1e+3", "1000"},
+    {"{\"type\": \"integer\"}", "12x", "\"12x\""},
     {"{\"type\": \"integer\"}", "1e999", "\"1e999\""},
     {"{\"type\": \"integer\"}", "1.5", "\"1.5\""},
     {"{\"type\": \"integer\"}", "1e-1", "\"1e-1\""},
@@ -358,6 +364,13 @@ static const struct {
     {"{\"type\": \"array\"}", "['\\U00110000']", "\"['\\\\U00110000']\""},
     {"{\"type\": \"array\"}", "['a' 'b']", "\"['a' 'b']\""},
     {"{\"type\": \"array\"}", "[1 2]", "\"[1 2]\""},
+    {"{\"type\": \"array\"}", "[1,", "\"[1,\""},
+    {"{\"type\": \"array\"}", "['\\N{DASH}']", "\"['\\\\N{DASH}']\""},
+    {"{\"type\": \"array\"}", "[\"\\ud83dxy\\ud83d\\u0041\"]",
+     "[\"\xef\xbf\xbdxy\xef\xbf\xbd"
+     "A\"]"},
+    {"{\"type\": \"array\"}", "[\"\\u12", "\"[\\\"\\\\u12\""},
+    {"{\"type\": \"boolish\"}", "true", "\"true\""},
     {"{\"type\": \"array\"}", "[1}", "\"[1}\""},
     {"{\"type\": \"array\"}", "[] []", "\"[] []\""},
     {"{\"type\": \"array\"}", "[\"\\", "\"[\\\"\\\\\""},
@@ -411,7 +424,7 @@ static void test_deep_values(void **state)
 /* ---- Streaming ---- */
 
 typedef struct stream_seen {
-    size_t n_args, max_lag; /* fragments */
+    size_t n_args; /* fragments */
     size_t n_bytes;
 } stream_seen;
 
