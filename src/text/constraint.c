@@ -37,6 +37,8 @@ typedef struct program {
     atomic_uint n_users;
 } program;
 
+enum { FIRST_UNKNOWN, FIRST_NO, FIRST_YES };
+
 typedef struct paths {
     path at[CONSTRAINT_PATHS_MAX];
     uint32_t n;
@@ -46,6 +48,7 @@ struct constraint {
     program *program;
     paths cur;
     uint32_t n_kept, n_pool;
+    uint8_t first[256]; /* of cur: what is known of the next byte */
     paths scratch[2];
     path work[WORK_MAX];
     stack_node pool[POOL_MAX]; /* [0] is not used */
@@ -66,6 +69,7 @@ void constraint_reset(constraint *c)
     c->cur.n = 1;
     c->cur.at[0] = (path){c->program->a.rules[0].start, 0};
     c->n_kept = c->n_pool = 1;
+    memset(c->first, FIRST_UNKNOWN, sizeof c->first);
 }
 
 /* Takes the builder's work over, whether it succeeds or not. */
@@ -152,7 +156,8 @@ uint64_t constraint_bytes(const constraint *c)
     const automaton *a = &c->program->a;
     return sizeof *c + sizeof *c->program + (uint64_t)a->n_states * sizeof *a->states +
            (uint64_t)a->n_bytes * sizeof *a->bytes + (uint64_t)a->n_calls * sizeof *a->calls +
-           (uint64_t)a->n_rules * sizeof *a->rules;
+           (uint64_t)a->n_rules * sizeof *a->rules +
+           (a->table == NULL ? 0 : (uint64_t)a->n_states * a->n_classes * sizeof *a->table);
 }
 
 /* ---- The stacks ---- */
@@ -236,16 +241,46 @@ static void step_path(constraint *c, path p, uint8_t byte, paths *out)
     }
 }
 
+/* Follows one path through the table as far as it says where to go. Returns the bytes read; *dead:
+ * the next one cannot come. */
+static size_t run_table(const automaton *a, uint32_t *at, const char *bytes, size_t n, bool *dead)
+{
+    size_t i = 0;
+    *dead = false;
+    for (; i < n; i++) {
+        const uint32_t to = a->table[*at * a->n_classes + a->class_of[(uint8_t)bytes[i]]];
+        if (to >= TABLE_DEAD) {
+            *dead = to == TABLE_DEAD;
+            break;
+        }
+        *at = to;
+    }
+    return i;
+}
+
 /* Where the bytes lead; NULL: nowhere. Nodes below n_kept stay. */
 static paths *run(constraint *c, const char *bytes, size_t n)
 {
+    const automaton *a = &c->program->a;
     const paths *from = &c->cur;
     paths *to = &c->scratch[0];
     for (size_t i = 0; i < n; i++) {
         to = from == &c->scratch[0] ? &c->scratch[1] : &c->scratch[0];
         to->n = 0;
-        for (uint32_t k = 0; k < from->n; k++)
-            step_path(c, from->at[k], (uint8_t)bytes[i], to);
+        if (from->n == 1 && a->table != NULL) {
+            bool dead;
+            to->at[0] = from->at[0];
+            i += run_table(a, &to->at[0].state, bytes + i, n - i, &dead);
+            if (dead) return NULL;
+            if (i == n) {
+                to->n = 1;
+                return to;
+            }
+            step_path(c, to->at[0], (uint8_t)bytes[i], to);
+        } else {
+            for (uint32_t k = 0; k < from->n; k++)
+                step_path(c, from->at[k], (uint8_t)bytes[i], to);
+        }
         if (to->n == 0) return NULL;
         if (c->n_pool > POOL_MAX - POOL_STEP) compact(c, c->n_kept, to);
         from = to;
@@ -257,7 +292,14 @@ static paths *run(constraint *c, const char *bytes, size_t n)
 
 bool constraint_try(constraint *c, const char *bytes, size_t n)
 {
-    const bool ok = n != 0 && run(c, bytes, n) != NULL;
+    if (n == 0) return false;
+    uint8_t *first = &c->first[(uint8_t)bytes[0]]; /* most tokens of a vocabulary end here */
+    if (*first == FIRST_UNKNOWN) {
+        *first = run(c, bytes, 1) != NULL ? FIRST_YES : FIRST_NO;
+        c->n_pool = c->n_kept;
+    }
+    if (*first == FIRST_NO || n == 1) return *first == FIRST_YES;
+    const bool ok = run(c, bytes, n) != NULL;
     c->n_pool = c->n_kept;
     return ok;
 }
@@ -274,6 +316,7 @@ bool constraint_advance(constraint *c, const char *bytes, size_t n)
     c->cur.n = p->n;
     memcpy(c->cur.at, p->at, p->n * sizeof *p->at);
     c->n_kept = c->n_pool;
+    memset(c->first, FIRST_UNKNOWN, sizeof c->first);
     return true;
 }
 

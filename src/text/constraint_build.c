@@ -29,6 +29,7 @@ void automaton_deinit(automaton *a)
     mem_free(a->bytes);
     mem_free(a->calls);
     mem_free(a->rules);
+    mem_free(a->table);
     *a = (automaton){0};
 }
 

@@ -51,7 +51,17 @@ typedef struct automaton {
     call_edge *calls;
     dfa_rule *rules; /* rule 0 is the root */
     uint32_t n_states, n_bytes, n_calls, n_rules;
+    /* Bytes of one class are alike in every state. table [n_states, n_classes]: the state that the
+     * byte leads to, when nothing else can happen; TABLE_DEAD: it cannot come; TABLE_ASK: look at
+     * the edges. NULL: would be too large. */
+    uint32_t *table;
+    uint32_t n_classes;
+    uint8_t class_of[256];
 } automaton;
+
+#define TABLE_DEAD      (UINT32_MAX - 1)
+#define TABLE_ASK       UINT32_MAX
+#define TABLE_BYTES_MAX (8u << 20)
 
 void automaton_deinit(automaton *a);
 
@@ -101,7 +111,7 @@ typedef struct builder {
     uint32_t n_nodes, cap_nodes, n_edges, cap_edges, n_rules, cap_rules;
     arena mem;
     char_class *classes, *any;
-    uint32_t rule_space, rule_number, rule_integer, rule_value[2], rule_utf8,
+    uint32_t rule_space, rule_number, rule_integer, rule_value[2],
         rule_free_text; /* 0: not yet built */
     text_style style;   /* of JSON strings now */
     /* Schemas */

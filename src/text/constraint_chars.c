@@ -9,7 +9,8 @@
 #include "text/constraint_build.h"
 #include "text/utf8.h"
 
-#define CP_MAX 0x10ffffu
+#define CP_MAX     0x10ffffu
+#define INLINE_MAX 8u /* edges of texts whose long characters are written out at every edge */
 
 /* ---- Sets ---- */
 
@@ -194,33 +195,40 @@ static void build_escape(builder *b, uint32_t from, uint32_t to, uint32_t cp)
     build_skip(b, end, to);
 }
 
-/* The rule of the characters of c that are not plain; 0: there are none. */
-static uint32_t long_rule(builder *b, char_class *c, text_style style)
+/* The characters of c that are not plain. */
+static void build_long(builder *b, uint32_t from, uint32_t to, const char_class *c,
+                       text_style style)
 {
-    if (b->status != CALLA_OK || c->long_rule[style] != 0) return c->long_rule[style];
     const bool json = style != STYLE_RAW;
-    bool some = false;
-    for (size_t i = 0; i < c->n; i++)
-        for (uint32_t cp = c->ranges[i].lo; cp <= c->ranges[i].hi && !some; cp++)
-            some = cp >= 0x80 || (json && !is_plain(cp, style));
-    if (!some) return 0;
-    const uint32_t r = build_rule(b);
-    if (b->status != CALLA_OK) return 0;
-    const nfa_rule n = b->rules[r];
-    c->long_rule[style] = r;
     for (size_t i = 0; i < c->n; i++) {
         const uint32_t lo = c->ranges[i].lo, hi = c->ranges[i].hi;
         for (uint32_t cp = lo; cp <= hi && cp < 0x80 && json && !c->any; cp++)
-            if (!is_plain(cp, style)) build_escape(b, n.start, n.accept, cp);
-        if (hi >= 0x80) build_utf8(b, n.start, n.accept, lo < 0x80 ? 0x80 : lo, hi);
+            if (!is_plain(cp, style)) build_escape(b, from, to, cp);
+        if (hi >= 0x80) build_utf8(b, from, to, lo < 0x80 ? 0x80 : lo, hi);
     }
-    if (json && c->any) build_escapes(b, n.start, n.accept);
+    if (json && c->any) build_escapes(b, from, to);
+}
+
+/* The same as a rule; 0: there are none. */
+static uint32_t long_rule(builder *b, char_class *c, text_style style)
+{
+    if (b->status != CALLA_OK || c->long_rule[style] != 0) return c->long_rule[style];
+    bool some = false;
+    for (size_t i = 0; i < c->n; i++)
+        for (uint32_t cp = c->ranges[i].lo; cp <= c->ranges[i].hi && !some; cp++)
+            some = cp >= 0x80 || (style != STYLE_RAW && !is_plain(cp, style));
+    if (!some) return 0;
+    const uint32_t r = build_rule(b);
+    if (b->status != CALLA_OK) return 0;
+    c->long_rule[style] = r;
+    build_long(b, b->rules[r].start, b->rules[r].accept, c, style);
     return r;
 }
 
 typedef struct char_target {
     uint32_t to, after_angle; /* where to go; after a "<" */
     bool from_angle;          /* a "<" comes before */
+    uint32_t inlined;         /* where the longer forms begin; BUILD_NONE: they are a rule */
 } char_target;
 
 static void build_char(builder *b, uint32_t from, char_target t, char_class *c, text_style style)
@@ -239,6 +247,10 @@ static void build_char(builder *b, uint32_t from, char_target t, char_class *c, 
                 build_bytes(b, from, angle ? t.after_angle : t.to, cp, end - 1);
             cp = end;
         }
+    }
+    if (t.inlined != BUILD_NONE) {
+        build_skip(b, from, t.inlined);
+        return;
     }
     const uint32_t r = long_rule(b, c, style);
     if (r != 0) build_call(b, from, t.to, r);
@@ -268,13 +280,21 @@ uint32_t build_chars(builder *b, uint32_t from, const chars_nfa *m, uint32_t min
         const uint32_t next = last ? at : at + per_level;
         for (uint32_t i = 0; i < m->n_edges && b->status == CALLA_OK; i++) {
             const chars_edge *e = &m->edges[i];
+            uint32_t inlined = BUILD_NONE;
+            if (e->on != NULL && m->n_edges * n_levels <= INLINE_MAX &&
+                (!last || max == BUILD_NONE)) {
+                inlined =
+                    build_node(b); /* text of no particular length: without calls, it is quick */
+                build_long(b, inlined, next + e->to * n_flags, e->on, style);
+            }
             for (uint32_t f = 0; f < n_flags; f++) {
                 const uint32_t node = at + e->from * n_flags + f;
                 const uint32_t to = next + e->to * n_flags;
                 if (e->on == NULL)
                     build_skip(b, node, at + e->to * n_flags + f);
                 else if (!last || max == BUILD_NONE)
-                    build_char(b, node, (char_target){to, to + n_flags - 1, f != 0}, e->on, style);
+                    build_char(b, node, (char_target){to, to + n_flags - 1, f != 0, inlined}, e->on,
+                               style);
             }
         }
         for (uint32_t f = 0; f < n_flags && level >= min; f++)

@@ -362,6 +362,51 @@ static void check(builder *b, const automaton *a)
                    "a $ref of the schema leads back to itself with nothing between");
 }
 
+/* ---- The table ---- */
+
+static void find_classes(automaton *a)
+{
+    bool cut[257] = {false};
+    for (uint32_t i = 0; i < a->n_bytes; i++)
+        cut[a->bytes[i].lo] = cut[a->bytes[i].hi + 1] = true;
+    for (uint32_t c = 0; c < 256; c++) { /* first bytes of rules begin at such cuts, too */
+        if (c != 0 && cut[c]) a->n_classes++;
+        a->class_of[c] = (uint8_t)a->n_classes;
+    }
+    a->n_classes++;
+}
+
+static uint32_t table_entry(const automaton *a, const dfa_state *s, uint32_t byte)
+{
+    uint32_t to = TABLE_DEAD;
+    for (uint32_t i = 0; i < s->n_call; i++)
+        if ((a->rules[a->calls[s->i_call + i].rule].first[byte >> 6] >> (byte & 63) & 1) != 0)
+            return TABLE_ASK;
+    if (s->final) return TABLE_ASK; /* the caller goes on */
+    for (uint32_t i = 0; i < s->n_byte; i++) {
+        const byte_edge *e = &a->bytes[s->i_byte + i];
+        if (e->lo <= byte && byte <= e->hi) to = e->to;
+    }
+    /* It needs no more levels than before: depth is no question. */
+    return to == TABLE_DEAD || a->states[to].need <= s->need ? to : TABLE_ASK;
+}
+
+static void make_table(builder *b, automaton *a)
+{
+    find_classes(a);
+    const uint64_t n = (uint64_t)a->n_states * a->n_classes;
+    if (n * sizeof *a->table > TABLE_BYTES_MAX) return;
+    a->table = mem_array((size_t)n, sizeof *a->table);
+    if (a->table == NULL) {
+        build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
+        return;
+    }
+    for (uint32_t i = 0; i < a->n_states; i++)
+        for (uint32_t c = 0; c < 256; c++)
+            if (c == 0 || a->class_of[c] != a->class_of[c - 1])
+                a->table[i * a->n_classes + a->class_of[c]] = table_entry(a, &a->states[i], c);
+}
+
 /* ---- The whole ---- */
 
 static bool dfa_init(dfa *d, builder *b, automaton *a)
@@ -401,6 +446,7 @@ calla_status build_finish(builder *b, automaton *out, calla_error *err)
         find_first(out);
         check(b, out);
     }
+    if (b->status == CALLA_OK) make_table(b, out);
     dfa_deinit(&d);
     if (b->status == CALLA_OK) return CALLA_OK;
     automaton_deinit(out);

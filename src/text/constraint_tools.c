@@ -54,30 +54,29 @@ static void search_states(builder *b, search *s)
         }
 }
 
-/* After a byte: the longest beginning that the text now ends in. */
+/* After a byte: the longest beginning that the text now ends in; BARRED: it may not come. */
+#define BARRED SIZE_MAX
 static size_t search_next(const search *s, size_t from, char byte)
 {
+    const uint8_t c = (uint8_t)byte;
+    if (s->lines_only && (c < 0x20 || c == 0x7f) && c != '\n' && c != '\t' && c != '\r')
+        return BARRED;
+    bool known = false; /* as a letter of the patterns */
+    for (size_t k = 0; k < s->n_patterns; k++)
+        known |= strchr(s->patterns[k], byte) != NULL;
+    if (!known) return 0;
     char text[64];
     const size_t n = s->states[from].n;
     memcpy(text, s->states[from].s, n);
     text[n] = byte;
-    for (size_t i = 0; i <= n; i++) {
-        const size_t to = find_state(s, text + i, n + 1 - i);
-        if (to != SIZE_MAX) return to;
+    size_t to = 0;
+    for (size_t i = 0; i <= n && to == 0; i++) {
+        to = find_state(s, text + i, n + 1 - i);
+        if (to == SIZE_MAX) to = 0;
     }
-    return 0;
-}
-
-/* Every character that is more than one byte. */
-static uint32_t utf8_rule(builder *b)
-{
-    if (b->rule_utf8 != 0 || b->status != CALLA_OK) return b->rule_utf8;
-    b->rule_utf8 = build_rule(b);
-    if (b->status != CALLA_OK) return 0;
-    const nfa_rule r = b->rules[b->rule_utf8];
-    build_utf8(b, r.start, r.accept, 0x80, 0xd7ff);
-    build_utf8(b, r.start, r.accept, 0xe000, 0x10ffff);
-    return b->rule_utf8;
+    for (size_t k = 1; k < s->n_patterns; k++)
+        if (is_pattern(s, to, k)) return BARRED;
+    return to;
 }
 
 /* begin: what the text is taken to come after. any_end (BUILD_NONE: none): reached from everywhere.
@@ -85,10 +84,12 @@ static uint32_t utf8_rule(builder *b)
 static uint32_t build_search(builder *b, uint32_t from, search *s, const char *begin,
                              uint32_t any_end)
 {
-    const uint32_t rule = utf8_rule(b);
     search_states(b, s);
+    const uint32_t beyond_ascii = build_node(b);
     if (b->status != CALLA_OK) return 0;
     uint32_t end = 0;
+    build_utf8(b, beyond_ascii, s->states[0].node, 0x80, 0xd7ff);
+    build_utf8(b, beyond_ascii, s->states[0].node, 0xe000, 0x10ffff);
     build_skip(b, from, s->states[find_state(s, begin, strlen(begin))].node);
     for (size_t i = 0; i < s->n_states; i++) {
         bool whole = false;
@@ -98,15 +99,14 @@ static uint32_t build_search(builder *b, uint32_t from, search *s, const char *b
         if (whole) continue;
         const uint32_t node = s->states[i].node;
         for (uint32_t c = 1; c < 0x80; c++) {
-            if (s->lines_only && (c < 0x20 || c == 0x7f) && c != '\n' && c != '\t' && c != '\r')
-                continue;
+            uint32_t last = c;
             const size_t to = search_next(s, i, (char)c);
-            bool barred = false;
-            for (size_t k = 1; k < s->n_patterns; k++)
-                barred |= is_pattern(s, to, k);
-            if (!barred) build_bytes(b, node, s->states[to].node, c, c);
+            while (last < 0x7f && to != BARRED && search_next(s, i, (char)(last + 1)) == to)
+                last++;
+            if (to != BARRED) build_bytes(b, node, s->states[to].node, c, last);
+            c = last;
         }
-        build_call(b, node, s->states[0].node, rule);
+        build_skip(b, node, beyond_ascii);
         if (any_end != BUILD_NONE) build_skip(b, node, any_end);
     }
     return end;
