@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/filter_constraint.h"
+
 /* ---- Events ---- */
 
 static void deliver(gen_choice *c, const gen_event *ev)
@@ -332,69 +334,6 @@ static void on_done(void *user, const sched_result *r)
     (void)pthread_mutex_unlock(&job->lock);
 }
 
-/* ---- Filter ---- */
-
-typedef struct gen_filter {
-    const calla_tokenizer *tok;
-    constraint *form[2]; /* the text has one of these forms so far; NULL: not, or not asked for */
-} gen_filter;
-
-static bool filter_allow(void *user, int32_t id)
-{
-    gen_filter *f = user;
-    size_t n;
-    const char *s = calla_tokenizer_bytes(f->tok, id, &n);
-    if (n == 0 || calla_tokenizer_is_special(f->tok, id)) return false;
-    for (int i = 0; i < 2; i++)
-        if (f->form[i] != NULL && constraint_try(f->form[i], s, n)) return true;
-    return false;
-}
-
-static bool filter_may_end(void *user)
-{
-    const gen_filter *f = user;
-    for (int i = 0; i < 2; i++)
-        if (f->form[i] != NULL && constraint_may_end(f->form[i])) return true;
-    return false;
-}
-
-static void filter_accept(void *user, int32_t id)
-{
-    gen_filter *f = user;
-    size_t n;
-    const char *s = calla_tokenizer_bytes(f->tok, id, &n);
-    for (int i = 0; i < 2; i++) {
-        if (f->form[i] == NULL || constraint_advance(f->form[i], s, n)) continue;
-        constraint_destroy(f->form[i]);
-        f->form[i] = NULL;
-    }
-}
-
-static void filter_destroy(void *user)
-{
-    gen_filter *f = user;
-    constraint_destroy(f->form[0]);
-    constraint_destroy(f->form[1]);
-    mem_free(f);
-}
-
-static calla_status filter_create(gen_filter **out, const gen_job *job, calla_error *err)
-{
-    gen_filter *f = mem_alloc(sizeof *f);
-    calla_status st = CALLA_OK;
-    *out = NULL;
-    if (f == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a filter");
-    f->tok = job->ctx->tok;
-    for (int i = 0; i < 2 && st == CALLA_OK; i++)
-        if (job->in.forms[i] != NULL) st = constraint_clone(&f->form[i], job->in.forms[i], err);
-    if (st != CALLA_OK) {
-        filter_destroy(f);
-        return st;
-    }
-    *out = f;
-    return CALLA_OK;
-}
-
 /* ---- Submitting ---- */
 
 static bool start_parser(gen_choice *c, calla_error *err)
@@ -425,14 +364,13 @@ static bool submit(gen_choice *c, api_error *e)
     const gen_request *in = &job->in;
     const api_prompt *prompt = gen_prompt(c);
     sched_ticket ticket;
-    gen_filter *f = NULL;
+    sched_filter filter;
     calla_error err;
     calla_sampling sampling = in->sampling;
     sampling.seed += c->index;
     if (!start_parser(c, &err)) return api_from(e, NULL, &err);
-    if ((in->forms[0] != NULL || in->forms[1] != NULL) && filter_create(&f, job, &err) != CALLA_OK)
+    if (filter_constraint_create(&filter, in->forms, 2, job->ctx->tok, &err) != CALLA_OK)
         return api_from(e, NULL, &err);
-    const sched_filter filter = {f, filter_allow, filter_may_end, filter_accept, filter_destroy};
     const sched_request r = {.prompt = prompt->ids.data,
                              .n_prompt = prompt->ids.len,
                              .sampling = &sampling,
@@ -447,7 +385,7 @@ static bool submit(gen_choice *c, api_error *e)
                              .in_thinking = prompt->in_thinking,
                              .limit_thinking = in->limit_thinking && prompt->in_thinking,
                              .thinking_budget = in->thinking_budget,
-                             .filter = f != NULL ? &filter : NULL,
+                             .filter = filter.user != NULL ? &filter : NULL,
                              .filter_after_thinking = prompt->in_thinking,
                              .user = c,
                              .on_progress = on_progress,
@@ -460,7 +398,7 @@ static bool submit(gen_choice *c, api_error *e)
         if (atomic_load(&job->gone)) scheduler_cancel(job->ctx->scheduler, ticket);
         return true;
     }
-    if (f != NULL) filter_destroy(f);
+    if (filter.user != NULL) filter.destroy(filter.user);
     if (st == CALLA_ERR_FULL)
         return api_fail(e, 429, "queue_full", NULL,
                         "The server is busy: its queue of requests is full. Try again later.");
