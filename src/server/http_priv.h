@@ -99,29 +99,27 @@ struct http_server {
     http_options o;
     char **keys, **allow_hosts, **cors_origins; /* copies of the lists; NULL at the end */
     char *host, *unix_path, *url;
-    uint16_t port;
-    uint32_t epoch;   /* first part of ids */
-    bool made_socket; /* unix_path is ours to remove */
     struct MHD_Daemon *mhd;
-    int listen_fd;
     _Atomic(api_ctx *) api;
     _Atomic uint64_t next_id, n_bodies;
+    pthread_t monitor;
+    int wake[2]; /* pipe to the monitor */
+    int listen_fd;
+    uint32_t epoch; /* first part of ids */
+    uint16_t port;
+    bool made_socket; /* unix_path is ours to remove */
+    bool has_monitor;
     atomic_bool quiet; /* quiesced */
 
-    pthread_t monitor;
-    bool has_monitor;
-    int wake[2]; /* pipe to the monitor */
-
+    bool stopping; /* guarded by lock, as all below */
+    uint32_t n_connections;
+    uint32_t n_requests; /* structs alive */
+    uint32_t n_active;   /* handlers running, answers not yet sent */
     pthread_mutex_t lock;
     pthread_cond_t none; /* n_requests became 0 */
-    /* Guarded by lock: */
-    http_conn *conns; /* [n_conns] */
+    http_conn *conns;    /* [n_conns] */
     size_t n_conns;
-    uint32_t n_requests; /* structs alive */
-    uint32_t n_connections;
-    uint32_t n_active;  /* handlers running, answers not yet sent */
     http_req *finished; /* their last reference was dropped by a producer: to be logged */
-    bool stopping;
 };
 
 /* ---- http_request.c ---- */
