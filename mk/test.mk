@@ -121,8 +121,8 @@ bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and
 # ---- Sanitizers: each in its own folder --------------------------------------------------------
 # Their instrumentation makes GCC warn of what is not there; the plain build has proven the warnings.
 
-SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
-            TSAN_OPTIONS=halt_on_error=0
+SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+            TSAN_OPTIONS=allocator_may_return_null=1
 san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 WERROR=0 \
             OPT='-O1 -g -fno-omit-frame-pointer'
 asan: ## tests under the address and undefined-behaviour sanitizers
