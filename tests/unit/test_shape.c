@@ -99,9 +99,12 @@ static void test_stop_ids(void **state)
     assert_int_equal(read_shape(top, "{}", &s, &err), CALLA_OK);
     assert_int_equal(s.n_stop_ids, 2);
     assert_int_equal(read_shape(top, "{\"eos_token_id\":[96]}", &s, &err), CALLA_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "eos_token_id: expected token ids below vocab_size, found "
-                                        "96"));
+    assert_non_null(strstr(err.message, "generation_config.json: eos_token_id: expected token ids "
+                                        "below vocab_size, found 96"));
     assert_int_equal(read_shape(top, "{\"eos_token_id\":[]}", &s, &err), CALLA_ERR_UNSUPPORTED);
+    static const char many[] = "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}";
+    assert_int_equal(read_shape(top, many, &s, &err), CALLA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "expected 1 to 16 token ids, found an array of 17"));
     mem_free(top);
 }
 
@@ -159,7 +162,7 @@ static const contradiction contradictions[] = {
     NUM("hidden_size", "64", "-64", "a whole number from 64 to 65536, found -64"),
     NUM("hidden_size", "64", "1e99", "a whole number from 64 to 65536, found 1e+99"),
     NUM("hidden_size", "64", "\"64\"", "a whole number from 64 to 65536, found \"64\""),
-    NUM("hidden_size", "64", "[64]", "a whole number from 64 to 65536, found another type"),
+    NUM("hidden_size", "64", "[64]", "a whole number from 64 to 65536, found an array of 1"),
     NUM("moe_intermediate_size", "64", "65", "a multiple of 64, found 65"),
     NUM("shared_expert_intermediate_size", "64", "100", "a multiple of 64, found 100"),
     NUM("num_key_value_heads", "1", "0", "a whole number from 1 to 256, found 0"),
@@ -172,7 +175,7 @@ static const contradiction contradictions[] = {
     NUM("num_experts", "4", "1025", "a whole number from 1 to 1024, found 1025"),
     NUM("num_hidden_layers", "4", "257", "a whole number from 1 to 256, found 257"),
     {"\"num_hidden_layers\":4", "\"num_hidden_layers\":8",
-     "layer_types: expected an array of num_hidden_layers names, found another type"},
+     "layer_types: expected an array of num_hidden_layers names, found an array of 4"},
     NUM("vocab_size", "96", "null", "a whole number from 1 to 16777216, found null"),
     NUM("full_attention_interval", "4", "1", "a whole number from 2 to 256, found 1"),
     {"\"full_attention_interval\":4", "\"full_attention_interval\":2",
