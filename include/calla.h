@@ -194,7 +194,8 @@ typedef struct calla_engine_options {
 
 /* Opens a checkpoint: maps and checks every file, binds the weights, loads the tokenizer. Refuses,
  * with one sentence naming the file or tensor, anything it would have to guess about. The weights
- * are read in place; nothing proportional to their size is allocated. */
+ * are read in place; nothing proportional to their size is allocated. While the engine lives its
+ * files must not be cut short: reading a page that is gone raises SIGBUS. */
 CALLA_API calla_status calla_engine_create(calla_engine **out, const calla_engine_options *options,
                                            calla_error *err);
 /* All sessions of the engine must be destroyed before. */

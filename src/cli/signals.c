@@ -4,11 +4,13 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/attrs.h"
+#include "cli/cli.h"
 #include "cli/term.h"
 
 static _Atomic(calla_session *) target;
 static volatile sig_atomic_t received;
 static volatile sig_atomic_t colored; /* stderr may be in the middle of dim text */
+static volatile sig_atomic_t stderr_is_tty;
 static struct sigaction old_int, old_term;
 
 static void on_signal(int sig)
@@ -23,6 +25,35 @@ static void on_signal(int sig)
     received = sig;
     calla_session *session = atomic_load(&target);
     if (session) calla_session_cancel(session);
+}
+
+/* Only async-signal-safe calls. */
+static void on_bus(int sig, siginfo_t *info, void *context ATTR_UNUSED)
+{
+    static const char sentence[] = "\ncalla: a file of the model can no longer be read: it was cut "
+                                   "short while in use, or its disk failed\n";
+    if (info->si_code != BUS_ADRERR) { /* no file explains it: die of it */
+        signal(sig, SIG_DFL);
+        raise(sig);
+        return;
+    }
+    term_restore();
+    const size_t skip = stderr_is_tty ? 0 : 1; /* the line break ends what is half written there */
+    if (write(STDERR_FILENO, sentence + skip, sizeof sentence - 1 - skip) < 0) {
+        /* nothing left to do about it */
+    }
+    _exit(CLI_FAILED);
+}
+
+void signals_explain_bus(void)
+{
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_sigaction = on_bus;
+    sigemptyset(&sa.sa_mask);
+    sa.sa_flags = SA_SIGINFO;
+    stderr_is_tty = term_is_tty(stderr);
+    sigaction(SIGBUS, &sa, NULL);
 }
 
 static void on_nothing(int sig ATTR_UNUSED)
