@@ -28,6 +28,13 @@ cd - >/dev/null
 # With DESTDIR the files name PREFIX, not the staging folder.
 make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$stage/build"
 grep -q '^prefix=/usr$' "$stage/pkg/usr/lib/pkgconfig/calla.pc"
+# Spaces in PREFIX and DESTDIR.
+make -s install PREFIX='/my opt' DESTDIR="$stage/a b" BUILD="$stage/build"
+"$stage/a b/my opt/bin/calla" run -q --no-think -p 'Hello!' --max-tokens 1 </dev/null
+flags=$(PKG_CONFIG_PATH="$stage/a b/my opt/lib/pkgconfig" pkg-config --cflags --libs calla)
+for want in '-I/my\ opt/include' '-L/my\ opt/lib'; do
+    case $flags in *"$want"*) ;; *) echo "pkg-config: expected $want in $flags"; exit 1 ;; esac
+done
 make -s uninstall PREFIX="$prefix"
 left=$(find "$prefix" -type f)
 [ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }

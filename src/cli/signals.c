@@ -27,6 +27,19 @@ static void on_signal(int sig)
     if (session) calla_session_cancel(session);
 }
 
+/* Interrupted calls go on; SIGINT and SIGTERM wait for the handler's end. */
+static void handle(int sig, void (*handler)(int), struct sigaction *old)
+{
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = handler;
+    sigemptyset(&sa.sa_mask);
+    sigaddset(&sa.sa_mask, SIGINT);
+    sigaddset(&sa.sa_mask, SIGTERM);
+    sa.sa_flags = SA_RESTART;
+    sigaction(sig, &sa, old);
+}
+
 /* Only async-signal-safe calls. */
 static void on_bus(int sig, siginfo_t *info, void *context ATTR_UNUSED)
 {
@@ -62,28 +75,16 @@ static void on_nothing(int sig ATTR_UNUSED)
 
 void signals_ignore_interrupt(void)
 {
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = on_nothing;
-    sigemptyset(&sa.sa_mask);
-    sa.sa_flags = SA_RESTART;
-    sigaction(SIGINT, &sa, NULL);
+    handle(SIGINT, on_nothing, NULL);
 }
 
 void signals_begin(calla_session *session)
 {
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = on_signal;
-    sigemptyset(&sa.sa_mask);
-    sigaddset(&sa.sa_mask, SIGINT);
-    sigaddset(&sa.sa_mask, SIGTERM);
-    sa.sa_flags = SA_RESTART;
     received = 0;
     colored = term_colors(stderr);
     atomic_store(&target, session);
-    sigaction(SIGINT, &sa, &old_int);
-    sigaction(SIGTERM, &sa, &old_term);
+    handle(SIGINT, on_signal, &old_int);
+    handle(SIGTERM, on_signal, &old_term);
 }
 
 int signals_received(void)

@@ -69,19 +69,6 @@ static void test_real(void **state)
     mem_free(generation);
 }
 
-/* Text with the first occurrence of `from` replaced. */
-static char *replaced(const char *text, const char *from, const char *to)
-{
-    const char *at = strstr(text, from);
-    if (at == NULL) fail_msg("no %s in the configuration", from);
-    strbuf b = {0};
-    (void)strbuf_append(&b, text, (size_t)(at - text));
-    (void)strbuf_puts(&b, to);
-    (void)strbuf_puts(&b, at + strlen(from));
-    assert_false(b.failed);
-    return b.data;
-}
-
 static void test_stop_ids(void **state)
 {
     (void)state;
@@ -90,7 +77,7 @@ static void test_stop_ids(void **state)
     assert_int_equal(read_shape(TINY_CONFIG, NULL, &s, &err), CALLA_OK);
     assert_int_equal(s.n_stop_ids, 1);
     assert_int_equal(s.stop_ids[0], 7);
-    char *top = replaced(TINY_CONFIG, "{", "{\"eos_token_id\":[1,2],");
+    char *top = stw_replaced(TINY_CONFIG, "{", "{\"eos_token_id\":[1,2],");
     assert_int_equal(read_shape(top, NULL, &s, &err), CALLA_OK);
     assert_int_equal(s.n_stop_ids, 2);
     assert_int_equal(read_shape(top, "{\"eos_token_id\":3}", &s, &err), CALLA_OK);
@@ -114,21 +101,21 @@ static void test_variants(void **state)
     (void)state;
     model_shape s;
     calla_error err = {0};
-    char *flat = replaced(TINY_CONFIG_HF,
-                          "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,"
-                          "\"text_config\":",
-                          "");
+    char *flat = stw_replaced(TINY_CONFIG_HF,
+                              "{\"model_type\":\"qwen3_5_moe\",\"tie_word_embeddings\":false,"
+                              "\"text_config\":",
+                              "");
     flat[strlen(flat) - 1] = '\0';
     assert_int_equal(read_shape(flat, NULL, &s, &err), CALLA_OK);
     mem_free(flat);
-    char *old = replaced(TINY_CONFIG,
-                         "\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":"
-                         "10000000,\"rope_type\":\"default\"}",
-                         "\"rope_theta\":1e7");
+    char *old = stw_replaced(TINY_CONFIG,
+                             "\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":"
+                             "10000000,\"rope_type\":\"default\"}",
+                             "\"rope_theta\":1e7");
     assert_int_equal(read_shape(old, NULL, &s, &err), CALLA_OK);
     assert_true(s.rope_theta == 1e7f);
     mem_free(old);
-    char *bare = replaced(TINY_CONFIG, "\"hidden_act\":\"silu\",", "");
+    char *bare = stw_replaced(TINY_CONFIG, "\"hidden_act\":\"silu\",", "");
     assert_int_equal(read_shape(bare, NULL, &s, &err), CALLA_OK);
     mem_free(bare);
 }
@@ -209,7 +196,7 @@ static void test_contradictions(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof contradictions / sizeof *contradictions; i++) {
         const contradiction *c = &contradictions[i];
-        char *config = replaced(TINY_CONFIG, c->from, c->to);
+        char *config = stw_replaced(TINY_CONFIG, c->from, c->to);
         model_shape s;
         calla_error err = {0};
         const calla_status st = read_shape(config, NULL, &s, &err);

@@ -275,18 +275,6 @@ static void make_q4(stw_list *l, const char *name, const char *shape)
     (void)snprintf(t->shape, sizeof t->shape, "%s", shape);
 }
 
-static char *edited(const char *text, const char *from, const char *to)
-{
-    const char *at = strstr(text, from);
-    if (at == NULL) fail_msg("no %s in the configuration", from);
-    strbuf b = {0};
-    (void)strbuf_append(&b, text, (size_t)(at - text));
-    (void)strbuf_puts(&b, to);
-    (void)strbuf_puts(&b, at + strlen(from));
-    assert_false(b.failed);
-    return b.data;
-}
-
 /* Older and mixed conversions: 4-bit router, plain matrices, "false" overrides, MTP tensors. */
 static void test_mixed(void **state)
 {
@@ -304,10 +292,10 @@ static void test_mixed(void **state)
     (void)stw_add(&l, "vision_tower.x", "F16", "3", "abcdef");
     (void)stw_add(&l, "model.visual.y", "I64", "1", "abcdefgh");
     stw_save(&l, dir, 0, true);
-    char *config = edited(TINY_CONFIG,
-                          "\"language_model.model.layers.0.mlp.gate\":"
-                          "{\"group_size\":64,\"bits\":8}",
-                          "\"language_model.model.layers.0.linear_attn.in_proj_a\":false");
+    char *config = stw_replaced(TINY_CONFIG,
+                                "\"language_model.model.layers.0.mlp.gate\":"
+                                "{\"group_size\":64,\"bits\":8}",
+                                "\"language_model.model.layers.0.linear_attn.in_proj_a\":false");
     stw_write_text(dir, "config.json", config);
     open_ok(&o, dir);
     assert_int_equal(o.w.layers[0].router.type, MAT_Q4);
@@ -463,7 +451,7 @@ static void apply_change(stw_list *l, size_t i, const char *dir)
     const bool is_config = refusals[i].what == CONFIG;
     const char *base = refusals[i].hf ? TINY_CONFIG_HF : TINY_CONFIG;
     const char *a = refusals[i].a, *b = refusals[i].b;
-    char *config = is_config ? edited(base, a, b) : mem_strdup(base);
+    char *config = is_config ? stw_replaced(base, a, b) : mem_strdup(base);
     stw_write_text(dir, "config.json", config);
     mem_free(config);
     if (is_config) return;
