@@ -6,7 +6,8 @@
  * Prints, measured in the same run: read bandwidth of all threads (anonymous memory, and the mapped
  * weights), f32 FMA peak; then for each context length decode tokens/s, bytes per token by the cost
  * model (weights + state + KV), GB/s and its share of the read bandwidth; for each prompt length
- * prefill tokens/s, GFLOP/s and its share of the FMA peak. Tokens are pseudo-random ids: with
+ * prefill tokens/s, GFLOP/s and its share of the FMA peak; and the resident memory that is not the
+ * mapped file. Tokens are pseudo-random ids: with
  * random routing, as for real text, every token reads other experts. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,19 @@ static double feed(bench *b, exec_seq *seq, uint32_t n)
     return time_now() - t0;
 }
 
+/* Resident memory that is not a mapping of a file, in bytes; 0 where the system does not tell. */
+static double resident_anonymous(void)
+{
+    char line[256];
+    double kb = 0.0;
+    FILE *f = fopen("/proc/self/status", "r");
+    if (f == NULL) return 0.0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "RssAnon:", 8) == 0) kb = strtod(line + 8, NULL);
+    (void)fclose(f);
+    return kb * 1024.0;
+}
+
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -150,6 +164,8 @@ static void bench_decode(bench *b, uint32_t ctx)
            ctx, 1.0 / med, b->steps, dt[0] * 1e3, dt[b->steps - 1] * 1e3, bytes / 1e9,
            bytes / med / 1e9, 100.0 * bytes / med / b->read_bw);
     fflush(stdout);
+    printf("                     %.3f GiB resident beyond the mapping\n",
+           resident_anonymous() / (1u << 30));
     mem_free(dt);
     b->ex->ops->seq_destroy(b->ex, seq);
 }

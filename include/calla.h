@@ -10,7 +10,8 @@
  * Conventions for every function below:
  *   - Fallible functions return calla_status; CALLA_OK is zero. `err` may be NULL; on failure it
  *     receives the code, one sentence, and the byte offset where that makes sense.
- *   - On failure output handles are NULL and nothing leaks. Every destroy/free accepts NULL.
+ *   - On failure output handles are NULL and nothing leaks. Every destroy/free accepts NULL;
+ *     elsewhere a pointer may be NULL only where the comment says so, or when its length is 0.
  *   - Strings are UTF-8 with an explicit byte length; NUL bytes inside are ordinary bytes.
  *   - Options structs: zero means default. Start from `{0}`.
  *   - The library never prints, never exits the process, and never changes signal handlers.
@@ -194,7 +195,8 @@ typedef struct calla_engine_options {
 
 /* Opens a checkpoint: maps and checks every file, binds the weights, loads the tokenizer. Refuses,
  * with one sentence naming the file or tensor, anything it would have to guess about. The weights
- * are read in place; nothing proportional to their size is allocated. */
+ * are read in place; nothing proportional to their size is allocated. While the engine lives its
+ * files must not be cut short: reading a page that is gone raises SIGBUS. */
 CALLA_API calla_status calla_engine_create(calla_engine **out, const calla_engine_options *options,
                                            calla_error *err);
 /* All sessions of the engine must be destroyed before. */
@@ -321,7 +323,7 @@ CALLA_API void calla_session_reset(calla_session *session);
 
 /* Copies the state at the current position. A snapshot may be restored into any session of the
  * same engine whose n_ctx suffices, any number of times; what follows is bitwise what would have
- * followed without the detour. */
+ * followed without the detour. It may outlive its session, and its engine (no use is left then). */
 CALLA_API calla_status calla_session_snapshot(const calla_session *session, calla_snapshot **out,
                                               calla_error *err);
 CALLA_API calla_status calla_session_restore(calla_session *session, const calla_snapshot *snapshot,

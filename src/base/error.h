@@ -2,6 +2,7 @@
  *
  * Does:    fills calla_error (include/calla.h). A fallible function returns calla_status, zero is
  *          success, and takes an optional `calla_error *err` (NULL is allowed everywhere).
+ *          Control characters in what a sentence quotes become '?'.
  * Threads: pure functions.
  */
 #ifndef CALLA_BASE_ERROR_H

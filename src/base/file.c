@@ -98,7 +98,7 @@ calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t
 bool file_exists(const char *path)
 {
     struct stat sb;
-    return stat(path, &sb) == 0 && S_ISREG(sb.st_mode);
+    return lstat(path, &sb) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 char *path_join(const char *dir, const char *name)

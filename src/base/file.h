@@ -21,7 +21,9 @@ void filemap_close(filemap *map); /* zeroed struct is fine */
 calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t *n,
                        calla_error *err);
 
-bool file_exists(const char *path); /* a regular file, links followed */
+/* False only when nothing has that name. A broken link, a folder or a file out of reach is there:
+ * opening it says what is wrong, where "missing" or silence would be untrue. */
+bool file_exists(const char *path);
 
 /* "dir/name" in fresh memory (mem_free), or NULL. */
 char *path_join(const char *dir, const char *name);

@@ -92,21 +92,6 @@ static void note_all(selftest *t, const float *got, const float *want, size_t n)
         note(t, (double)got[i], (double)want[i], scale);
 }
 
-static matmul_fn matmul_of(const cpu_kernels *k, mat_type type)
-{
-    switch (type) {
-    case MAT_Q4:
-        return k->matmul_q4;
-    case MAT_Q8:
-        return k->matmul_q8;
-    case MAT_BF16:
-        return k->matmul_bf16;
-    case MAT_F32:
-        break;
-    }
-    return k->matmul_f32;
-}
-
 static void run_matmul(selftest *t, const cpu_kernels *k, const matrix *m, uint32_t row0,
                        uint32_t row1, float *out)
 {
@@ -121,7 +106,7 @@ static void run_matmul(selftest *t, const cpu_kernels *k, const matrix *m, uint3
         x[i] = prepared;
         y[i] = out + (size_t)i * ROWS_MAX - row0;
     }
-    matmul_of(k, m->type)(m, row0, row1, x, TOKENS, y, t->scratch);
+    kernels_matmul(k, m->type)(m, row0, row1, x, TOKENS, y, t->scratch);
 }
 
 static void check_matrix(selftest *t, const matrix *m)

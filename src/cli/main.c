@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <string.h>
 #include "cli/cli.h"
+#include "cli/signals.h"
 
 static const cli_command *const commands[] = {
 #define CLI_POINTER(name) &cli_##name,
@@ -21,6 +22,7 @@ int main(int argc, char **argv)
 {
     /* A closed pipe is an error of write(), reported once, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
+    signals_explain_bus();
 
     if (argc < 2) {
         print_overview(stderr);

@@ -43,7 +43,9 @@ static bool is_model(const char *dir)
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
 {
     *dir = NULL;
-    if (!given || !*given) given = getenv("CALLA_MODEL");
+    if (given && !*given)
+        return err_set(err, CALLA_ERR_ARGUMENT, "-m: expected a folder, found an empty name");
+    if (!given) given = getenv("CALLA_MODEL");
     if (given && *given) {
         *dir = mem_strdup(given);
         return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");

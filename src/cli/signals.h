@@ -1,4 +1,4 @@
-/* signals.h - Ctrl-C while the model works.
+/* signals.h - Ctrl-C while the model works, and a mapped file that shrinks.
  *
  * Does:    between begin and end, the first SIGINT or SIGTERM cancels the session, the second ends
  *          the program at once with 128 + signal. Outside, signals do what they did before.
@@ -18,5 +18,9 @@ void signals_end(void);
 
 /* From now on a Ctrl-C outside begin and end does nothing (chat). */
 void signals_ignore_interrupt(void);
+
+/* From now on the program ends with a sentence and exit code 1 when a page of a mapped file cannot
+ * be read: by default SIGBUS kills it without a word. */
+void signals_explain_bus(void);
 
 #endif

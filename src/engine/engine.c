@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -158,6 +159,8 @@ static calla_status find_banned(calla_engine *e, calla_error *err)
 
 calla_status engine_assemble(calla_engine *e, calla_error *err)
 {
+    static _Atomic uint64_t n_engines;
+    e->id = atomic_fetch_add(&n_engines, 1);
     if (pthread_mutex_init(&e->device, NULL) != 0)
         return err_set(err, CALLA_ERR_MEMORY, "cannot create the device lock");
     e->has_device = true;

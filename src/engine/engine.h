@@ -21,6 +21,7 @@
 #define ENGINE_CTX_DEFAULT   4096u
 
 struct calla_engine {
+    uint64_t id; /* of no other engine of this process, ever: snapshots may outlive theirs */
     char *model_dir;
     checkpoint *ck;        /* NULL without one */
     model_weights weights; /* zero without a checkpoint */

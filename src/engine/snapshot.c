@@ -9,7 +9,7 @@
 #include "engine/sysmem.h"
 
 struct calla_snapshot {
-    const calla_engine *engine;
+    uint64_t engine_id;
     uint32_t n_tokens;
     bool has_logits;
     uint8_t *data;
@@ -23,7 +23,7 @@ static calla_status snapshot_alloc(calla_snapshot **out, const calla_session *s,
     *out = NULL;
     calla_snapshot *c = mem_alloc(sizeof *c);
     if (c == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a snapshot");
-    c->engine = s->engine;
+    c->engine_id = s->engine->id;
     c->n_tokens = s->n_tokens;
     c->has_logits = s->has_logits;
     c->logits_at = (ex->ops->seq_image_bytes(ex, s->n_tokens) + 63) & ~(uint64_t)63;
@@ -63,7 +63,7 @@ calla_status calla_session_snapshot(const calla_session *s, calla_snapshot **out
 calla_status calla_session_restore(calla_session *s, const calla_snapshot *c, calla_error *err)
 {
     calla_engine *e = s->engine;
-    if (c->engine != e)
+    if (c->engine_id != e->id)
         return err_set(err, CALLA_ERR_ARGUMENT, "the snapshot belongs to another engine");
     if (c->n_tokens > s->n_ctx)
         return err_set(err, CALLA_ERR_FULL,

@@ -8,21 +8,28 @@
 
 /* ---- Refusals ---- */
 
-/* "config.json: KEY: expected EXPECTED, found VALUE". */
+calla_status shape_refuse(const json_value *v, const char *file, const char *key,
+                          const char *expected, calla_error *err)
+{
+    strbuf b = {0};
+    if (v == NULL)
+        (void)strbuf_puts(&b, "nothing");
+    else if (v->type == JSON_OBJECT)
+        (void)strbuf_puts(&b, "an object");
+    else if (v->type == JSON_ARRAY)
+        (void)strbuf_printf(&b, "an array of %zu", v->n_items);
+    else
+        (void)json_write(&b, v);
+    const calla_status st = err_set(err, CALLA_ERR_UNSUPPORTED, "%s: %s: expected %s, found %.100s",
+                                    file, key, expected, b.data == NULL ? "another value" : b.data);
+    strbuf_deinit(&b);
+    return st;
+}
+
 static calla_status refuse(const json_value *v, const char *key, const char *expected,
                            calla_error *err)
 {
-    if (v == NULL)
-        return err_set(err, CALLA_ERR_UNSUPPORTED, "config.json: %s: expected %s, found nothing",
-                       key, expected);
-    strbuf b = {0};
-    const bool scalar = v->type != JSON_ARRAY && v->type != JSON_OBJECT;
-    if (scalar) (void)json_write(&b, v);
-    const calla_status st =
-        err_set(err, CALLA_ERR_UNSUPPORTED, "config.json: %s: expected %s, found %.100s", key,
-                expected, !scalar || b.data == NULL ? "another type" : b.data);
-    strbuf_deinit(&b);
-    return st;
+    return shape_refuse(v, "config.json", key, expected, err);
 }
 
 static bool absent(const json_value *v)
@@ -234,13 +241,12 @@ fail:
     return st;
 }
 
-static calla_status add_stop_id(model_shape *s, const json_value *v, const char *key,
+static calla_status add_stop_id(model_shape *s, const json_value *v, const char *file,
                                 calla_error *err)
 {
     int64_t id = 0;
     if (!json_int(v, &id) || id < 0 || id >= (int64_t)s->n_vocab)
-        return refuse(v, key, "token ids below vocab_size", err);
-    if (s->n_stop_ids == MODEL_STOP_IDS_MAX) return refuse(v, key, "at most 16 token ids", err);
+        return shape_refuse(v, file, "eos_token_id", "token ids below vocab_size", err);
     s->stop_ids[s->n_stop_ids++] = (int32_t)id;
     return CALLA_OK;
 }
@@ -250,13 +256,15 @@ static calla_status read_stop_ids(model_shape *s, const json_value *config, cons
 {
     const char *key = "eos_token_id";
     const json_value *v = json_get(generation, key);
+    const char *file = absent(v) ? "config.json" : "generation_config.json";
     if (absent(v)) v = json_get(config, key);
     if (absent(v)) v = json_get(text, key);
     if (absent(v)) return refuse(NULL, key, "a token id or a list of them", err);
-    if (v->type != JSON_ARRAY) return add_stop_id(s, v, key, err);
-    if (v->n_items == 0) return refuse(NULL, key, "at least one token id", err);
+    if (v->type != JSON_ARRAY) return add_stop_id(s, v, file, err);
+    if (v->n_items == 0 || v->n_items > MODEL_STOP_IDS_MAX)
+        return shape_refuse(v, file, key, "1 to 16 token ids", err);
     for (const json_value *m = v->first; m != NULL; m = m->next) {
-        const calla_status st = add_stop_id(s, m, key, err);
+        const calla_status st = add_stop_id(s, m, file, err);
         if (st != CALLA_OK) return st;
     }
     return CALLA_OK;

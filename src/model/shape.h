@@ -41,6 +41,10 @@ typedef struct model_shape {
 calla_status shape_read(model_shape *out, const json_value *config, const json_value *generation,
                         calla_error *err);
 
+/* "FILE: KEY: expected EXPECTED, found VALUE"; v may be NULL. Returns CALLA_ERR_UNSUPPORTED. */
+calla_status shape_refuse(const json_value *v, const char *file, const char *key,
+                          const char *expected, calla_error *err);
+
 static inline bool shape_is_full(const model_shape *s, uint32_t i_layer)
 {
     return (i_layer + 1) % s->full_interval == 0;

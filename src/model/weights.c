@@ -12,8 +12,8 @@ typedef struct binder {
     model_weights *w;
     const checkpoint *ck;
     const model_shape *shape;
-    const json_value *quant; /* quantisation block of config.json, or NULL */
-    const char *prefix;      /* of every text tensor but lm_head */
+    const json_value *quant, *quant_twin; /* quantisation blocks of config.json, or NULL */
+    const char *prefix;                   /* of every text tensor but lm_head */
     const char *lm_head;
     bool *used; /* per tensor of ck */
     calla_error *err;
@@ -160,42 +160,58 @@ static calla_status bind_conv(binder *b, uint32_t i_layer, const float **out)
 
 /* ---- Matrices ---- */
 
-static int64_t int_or(const json_value *v, int64_t otherwise)
+#define NO_SCALES                                                                                  \
+    "tensor %s.scales: expected none because config.json does not quantise this matrix"
+
+/* "config.json: BLOCK KEY of MODULE: expected ..."; without " of MODULE" for NULL. */
+static calla_status bad_quant(const binder *b, const json_value *v, path block_key,
+                              const char *module, const char *expected)
 {
-    int64_t x = 0;
-    return v == NULL ? otherwise : json_int(v, &x) ? x : -1;
+    const path p = module == NULL ? block_key : path_of("%s of %s", block_key.s, module);
+    return shape_refuse(v, "config.json", p.s, expected, b->err);
 }
 
-/* What config.json says of `module`, which has scales: affine, groups of 64, codes of *bits bits.
- */
-static calla_status quant_config(binder *b, const char *module, int64_t *bits)
+/* What one block of config.json says of `module`, which has scales: affine, groups of 64, codes of
+ * *bits bits. */
+static calla_status quant_block(const binder *b, const json_value *block, const char *module,
+                                int64_t *bits)
 {
-    const json_value *over = json_get(b->quant, module);
-    if (b->quant == NULL || (over != NULL && over->type == JSON_FALSE))
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "tensor %s.scales: expected none because config.json does not quantise "
-                       "this matrix",
-                       module);
+    const char *name = block->key;
+    const json_value *over = json_get(block, module);
+    if (over != NULL && over->type == JSON_FALSE)
+        return err_set(b->err, CALLA_ERR_UNSUPPORTED, NO_SCALES, module);
     if (over != NULL && over->type != JSON_OBJECT && over->type != JSON_TRUE)
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization of %s: expected an object or false", module);
-    const json_value *mode = json_get(over, "mode");
+        return bad_quant(b, over, path_of("%s", name), module, "an object, true or false");
+    const json_value *mode = json_get(over, "mode"), *group = json_get(over, "group_size"),
+                     *v = json_get(over, "bits");
+    if (group == NULL) group = json_get(block, "group_size");
+    if (v == NULL) v = json_get(block, "bits");
+    int64_t n = 0;
     if (mode != NULL && !json_is(mode, "affine"))
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization mode of %s: expected affine, found %.40s", module,
-                       mode->type == JSON_STRING ? mode->text : "another type");
-    const int64_t group =
-        int_or(json_get(over, "group_size"), int_or(json_get(b->quant, "group_size"), -1));
-    if (group != MODEL_QUANT_GROUP)
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization group_size of %s: expected 64, found %lld",
-                       module, (long long)group);
-    *bits = int_or(json_get(over, "bits"), int_or(json_get(b->quant, "bits"), -1));
-    if (*bits != 4 && *bits != 8)
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization bits of %s: expected 4 or 8, found %lld", module,
-                       (long long)*bits);
+        return bad_quant(b, mode, path_of("%s mode", name), module, "affine");
+    if (!json_int(group, &n) || n != MODEL_QUANT_GROUP)
+        return bad_quant(b, group, path_of("%s group_size", name), module, "64");
+    if (!json_int(v, bits) || (*bits != 4 && *bits != 8))
+        return bad_quant(b, v, path_of("%s bits", name), module, "4 or 8");
     return CALLA_OK;
+}
+
+/* MLX writes the block twice; which of the two a reader takes must not matter. */
+static calla_status quant_config(const binder *b, const char *module, int64_t *bits)
+{
+    calla_status st;
+    int64_t twin = 0;
+    if (b->quant == NULL) return err_set(b->err, CALLA_ERR_UNSUPPORTED, NO_SCALES, module);
+    TRY(quant_block(b, b->quant, module, bits));
+    if (b->quant_twin == NULL) return CALLA_OK;
+    TRY(quant_block(b, b->quant_twin, module, &twin));
+    if (twin != *bits)
+        st = err_set(b->err, CALLA_ERR_UNSUPPORTED,
+                     "config.json: quantization_config bits of %s: expected %lld as in "
+                     "quantization, found %lld",
+                     module, (long long)*bits, (long long)twin);
+fail:
+    return st;
 }
 
 /* [rows, cols], or [n_experts, rows, cols] for n_experts != 0. */
@@ -457,29 +473,32 @@ static calla_status find_names(binder *b)
     return CALLA_OK;
 }
 
-/* MLX writes the block twice; "quantization_config" alone may be another library's. */
+/* A block is absent, or MLX's affine quantisation. */
+static calla_status find_block(binder *b, const char *name, const json_value **out)
+{
+    const json_value *q = json_get(checkpoint_config(b->ck), name);
+    const json_value *method = json_get(q, "quant_method"), *mode = json_get(q, "mode");
+    *out = NULL;
+    if (q == NULL || q->type == JSON_NULL) return CALLA_OK;
+    if (q->type != JSON_OBJECT) return bad_quant(b, q, path_of("%s", name), NULL, "an object");
+    if (method != NULL)
+        return bad_quant(b, method, path_of("%s quant_method", name), NULL, "none, as MLX writes");
+    if (mode != NULL && !json_is(mode, "affine"))
+        return bad_quant(b, mode, path_of("%s mode", name), NULL, "affine");
+    *out = q;
+    return CALLA_OK;
+}
+
 static calla_status find_quantization(binder *b)
 {
-    const json_value *config = checkpoint_config(b->ck);
-    const json_value *q = json_get(config, "quantization");
-    const json_value *q2 = json_get(config, "quantization_config");
-    const json_value *method = json_get(q != NULL ? q : q2, "quant_method");
-    if (q == NULL) q = q2;
-    if (q == NULL || q->type == JSON_NULL) return CALLA_OK;
-    if (q->type != JSON_OBJECT)
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization: expected an object");
-    if (method != NULL)
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quant_method: expected MLX affine quantisation, found %.40s",
-                       method->type == JSON_STRING ? method->text : "another type");
-    const json_value *mode = json_get(q, "mode");
-    if (mode != NULL && !json_is(mode, "affine"))
-        return err_set(b->err, CALLA_ERR_UNSUPPORTED,
-                       "config.json: quantization mode: expected affine, found %.40s",
-                       mode->type == JSON_STRING ? mode->text : "another type");
-    b->quant = q;
-    return CALLA_OK;
+    calla_status st;
+    TRY(find_block(b, "quantization", &b->quant));
+    TRY(find_block(b, "quantization_config", &b->quant_twin));
+    if (b->quant != NULL) return CALLA_OK;
+    b->quant = b->quant_twin;
+    b->quant_twin = NULL;
+fail:
+    return st;
 }
 
 static calla_status bind_all(binder *b)

@@ -22,7 +22,6 @@ chat chat-stop.pty --temp 100 --seed 1
 chat chat-full.pty --ctx 40
 chat chat-escape.pty --system "$(printf 'A\033[31mB\302\2331mC\rD\177')"
 awk 'BEGIN { for (i = 0; i < 530; i++) printf "word " }' >"$tmp/long.txt"
-chat read-long.pty -f "$tmp/long.txt" --no-think --variant ref
 chat read-stop.pty -f "$tmp/long.txt" --no-think --variant ref
 NO_COLOR=1 chat chat-plain.pty --no-think
 

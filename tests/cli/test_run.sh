@@ -80,6 +80,7 @@ refuses 2 '--log-level: expected one of' run --log-level loud -p x
 
 # ---- Models ----
 refuses 1 "$tmp/none" run -m "$tmp/none" -p x
+refuses 1 'expected a folder, found an empty name' run -m '' -p x
 CALLA_MODEL=$tmp/env; export CALLA_MODEL
 refuses 1 "$tmp/env" run -p x
 run run -m models/nano -p 'Hello!' --no-think; is '-m before CALLA_MODEL' "$hello" "$out"
@@ -136,7 +137,7 @@ fi
 
 # ---- Signals: rewarding repetition makes it talk until the context is full ----
 babble="run --raw -p Hello! --temp 0 --repetition-penalty 0.1 --ctx 32768 --max-tokens 30000"
-interrupt() { # SIGNAL CODE ARG...
+interrupt() { # SIGNAL CODE ARG...; for "cut" the mapped file is emptied instead
     sig=$1 code=$2
     shift 2
     : >"$tmp/out"
@@ -145,11 +146,14 @@ interrupt() { # SIGNAL CODE ARG...
     i=0 # until it talks; --json is silent
     while [ ! -s "$tmp/out" ] && [ $i -lt 100 ] && [ $# = 0 ]; do sleep 0.1; i=$((i + 1)); done
     [ $# = 0 ] || sleep 1
-    kill -s "$sig" "$pid"
+    if [ "$sig" = cut ]; then : >"$tmp/cut/model.safetensors"; else kill -s "$sig" "$pid"; fi
     wait "$pid"
     is "$sig $*" "$code" $?
 }
 interrupt INT 130; has 'INT' 'stopped by a signal' "$(cat "$tmp/err")"
+cp -r models/nano "$tmp/cut"; CALLA_MODEL=$tmp/cut; export CALLA_MODEL
+interrupt cut 1; unset CALLA_MODEL
+is 'a file cut short' 'calla: a file of the model can no longer be read: it was cut short while in use, or its disk failed' "$(cat "$tmp/err")"
 interrupt TERM 143; has 'TERM' 'stopped by a signal' "$(cat "$tmp/err")"
 interrupt INT 130 --json; is 'INT --json' cancelled "$(json finish_reason)"
 

@@ -77,7 +77,7 @@ static void encode_prompt(eval *e, const json_value *item, int32_t **ids, size_t
 {
     calla_error err;
     strbuf messages = {0}, tools = {0};
-    char *text;
+    char *text = NULL;
     size_t n_text;
     const calla_chat_options o = {.disable_thinking = !thinks(item)};
     const json_value *t = json_get(item, "tools");

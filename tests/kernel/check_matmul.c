@@ -22,21 +22,6 @@ typedef struct output {
     float *y[TOKENS_MAX];
 } output;
 
-static matmul_fn matmul_of(const cpu_kernels *k, mat_type type)
-{
-    switch (type) {
-    case MAT_Q4:
-        return k->matmul_q4;
-    case MAT_Q8:
-        return k->matmul_q8;
-    case MAT_BF16:
-        return k->matmul_bf16;
-    case MAT_F32:
-        break;
-    }
-    return k->matmul_f32;
-}
-
 static uint64_t row_bytes_of(mat_type type, uint32_t cols)
 {
     return type == MAT_Q4 ? cols / 2 : type == MAT_Q8 ? cols : cols * (type == MAT_BF16 ? 2u : 4u);
@@ -126,7 +111,7 @@ static void draw_problem(check *c, problem *p, mat_type type)
         c->k->prep_q4(p->x[t], cols, xp + stride * t);
         p->xp[t] = xp + stride * t;
     }
-    p->fn = matmul_of(c->k, type);
+    p->fn = kernels_matmul(c->k, type);
     p->scratch = check_floats(c, MATMUL_SCRATCH_FLOATS(cols));
 }
 
@@ -290,7 +275,7 @@ static void bench_shape(bench *b, mat_type type, uint32_t rows, uint32_t cols, u
     static job j;
     const size_t n = (size_t)rows * cols;
     j = (job){.w = {type, rows, cols, row_bytes_of(type, cols), NULL, NULL, NULL},
-              .fn = matmul_of(b->k, type),
+              .fn = kernels_matmul(b->k, type),
               .n_tokens = n_tokens};
     double n_bytes = (double)rows * (double)j.w.row_bytes;
     j.w.data = type == MAT_F32    ? (uint8_t *)bench_floats(n)

@@ -177,6 +177,19 @@ ATTR_UNUSED static void stw_write_text(const char *dir, const char *name, const 
     stw_write(dir, name, text, strlen(text));
 }
 
+/* Text with the first occurrence of `from` replaced; mem_free. */
+ATTR_UNUSED static char *stw_replaced(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    if (at == NULL) fail_msg("no %s in the text", from);
+    strbuf b = {0};
+    (void)strbuf_append(&b, text, (size_t)(at - text));
+    (void)strbuf_puts(&b, to);
+    (void)strbuf_puts(&b, at + strlen(from));
+    assert_false(b.failed);
+    return b.data;
+}
+
 ATTR_UNUSED static void stw_remove(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);

@@ -169,6 +169,14 @@ static void test_shard_refusals(void **state)
                    "pointer");
     stw_remove(dir, "model-00002-of-00002.safetensors");
     expect_refused(dir, CALLA_ERR_IO, "model-00002-of-00002.safetensors is missing");
+    char *shard = path_join(dir, "model-00002-of-00002.safetensors");
+    assert_int_equal(mkdir(shard, 0700), 0);
+    expect_refused(dir, CALLA_ERR_IO, "model-00002-of-00002.safetensors is not a regular file");
+    assert_int_equal(rmdir(shard), 0);
+    assert_int_equal(symlink("model-00002-of-00002.safetensors", shard), 0);
+    expect_refused(dir, CALLA_ERR_IO, "00002.safetensors: Too many levels of symbolic links");
+    stw_remove(dir, "model-00002-of-00002.safetensors");
+    mem_free(shard);
     stw_remove(dir, INDEX);
     expect_refused(dir, CALLA_ERR_IO,
                    "expected model.safetensors or model.safetensors.index.json, found neither");
@@ -187,6 +195,11 @@ static void test_folder_refusals(void **state)
     stw_write_text(dir, "config.json", "{}");
     stw_write_text(dir, "generation_config.json", "");
     expect_refused(dir, CALLA_ERR_FORMAT, "generation_config.json: not valid JSON");
+    stw_remove(dir, "generation_config.json");
+    char *generation = path_join(dir, "generation_config.json");
+    assert_int_equal(symlink("nowhere", generation), 0); /* a broken link is not "no file" */
+    expect_refused(dir, CALLA_ERR_IO, "generation_config.json: No such file or directory");
+    mem_free(generation);
     stw_remove(dir, "generation_config.json");
     stw_remove(dir, "config.json");
     expect_refused(dir, CALLA_ERR_IO, "config.json: No such file or directory");

@@ -63,7 +63,7 @@ static size_t read_ids(const json_value *list, int32_t *ids)
 {
     size_t n = 0;
     for (const json_value *v = list->first; v != NULL; v = v->next) {
-        int64_t id;
+        int64_t id = 0;
         assert_true(n < MAX_IDS && json_int(v, &id));
         ids[n++] = (int32_t)id;
     }
@@ -220,7 +220,7 @@ static bool on_nll_row(void *user, size_t i, const float *logits, int32_t n_voca
 {
     nll *p = user;
     if (i + 1 == p->n) return true;
-    double top = -INFINITY, sum = 0.0;
+    double top = -(double)INFINITY, sum = 0.0;
     for (int32_t v = 0; v < n_vocab; v++)
         if ((double)logits[v] > top) top = (double)logits[v];
     for (int32_t v = 0; v < n_vocab; v++)

@@ -331,10 +331,19 @@ static void test_snapshot(void **state)
     calla_session_destroy(c);
     calla_session_destroy(far);
     calla_session_destroy(small);
+    calla_engine_destroy(e);
+    calla_engine *later[32]; /* one of them is most likely where the old one was */
+    for (int i = 0; i < 32; i++) {
+        later[i] = fake_engine(64);
+        far = fake_session(later[i], 400);
+        assert_int_equal(calla_session_restore(far, mid, &err), CALLA_ERR_ARGUMENT);
+        calla_session_destroy(far);
+    }
+    for (int i = 0; i < 32; i++)
+        calla_engine_destroy(later[i]);
     calla_snapshot_destroy(zero);
     calla_snapshot_destroy(mid);
     calla_snapshot_destroy(NULL);
-    calla_engine_destroy(e);
     calla_engine_destroy(other);
 }
 

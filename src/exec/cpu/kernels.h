@@ -136,6 +136,22 @@ typedef struct cpu_kernels {
  * list of what is available. */
 calla_status cpu_kernels_select(cpu_kernels *out, const char *limit, calla_error *err);
 
+/* The product for matrices of `type`. */
+static inline matmul_fn kernels_matmul(const cpu_kernels *k, mat_type type)
+{
+    switch (type) {
+    case MAT_Q4:
+        return k->matmul_q4;
+    case MAT_Q8:
+        return k->matmul_q8;
+    case MAT_BF16:
+        return k->matmul_bf16;
+    case MAT_F32:
+        break;
+    }
+    return k->matmul_f32;
+}
+
 /* Plain helpers without variants. */
 
 /* Row r of a matrix, widened to f32: out[cols]. */
