@@ -33,8 +33,8 @@ typedef struct constraint constraint;
 /* Any JSON object (response_format json_object). */
 calla_status constraint_json_object(constraint **out, calla_error *err);
 
-/* strict: the schema must be as OpenAI's structured outputs want it: every object has
- * "additionalProperties": false and requires all of its properties. */
+/* strict: the schema must be as OpenAI's structured outputs want it: an object, and every object
+ * has "additionalProperties": false and requires all of its properties. */
 calla_status constraint_json_schema(constraint **out, const json_value *schema, bool strict,
                                     calla_error *err);
 
@@ -52,9 +52,10 @@ typedef struct constraint_tool_options {
 } constraint_tool_options;
 
 /* Tool calls in the model's own format. Keywords that cannot be enforced are errors in tools with
- * "strict": true, and passed over in others, whose calls then still parse. Parameters come in the
- * order of the schema, each at most once, the required ones always; text values have any characters
- * but the tags that would end them. */
+ * "strict": true, and passed over in others, whose calls then still parse. Each parameter comes at
+ * most once, the required ones always; in any order when there are at most eight, else in the
+ * schema's. Text values have any characters but the tags that would end them. What is accepted,
+ * text/output.h reads as complete calls. */
 calla_status constraint_tool_calls(constraint **out, const constraint_tool_options *options,
                                    calla_error *err);
 

@@ -16,11 +16,13 @@
 
 #include "text/constraint.h"
 
-#define BUILD_NODES_MAX 524288u  /* of all NFAs */
-#define BUILD_EDGES_MAX 4194304u /* and their edges */
-#define BUILD_SETS_MAX  8388608u /* members of all sets of nodes of one rule */
-#define BUILD_RULES_MAX 16384u
-#define BUILD_NONE      UINT32_MAX
+#define BUILD_NODES_MAX  524288u    /* of all NFAs */
+#define BUILD_EDGES_MAX  4194304u   /* and their edges */
+#define BUILD_SETS_MAX   8388608u   /* members of all sets of nodes of one rule */
+#define BUILD_VISITS_MAX (1u << 25) /* of nodes, while rules are made deterministic */
+#define BUILD_RULES_MAX  16384u
+#define BUILD_NAMES_MAX  32768u /* bytes of the names that an additional one must not be */
+#define BUILD_NONE       UINT32_MAX
 
 /* ---- The automaton ---- */
 

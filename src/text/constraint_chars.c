@@ -313,10 +313,13 @@ uint32_t build_any_text(builder *b, uint32_t from, uint32_t min, uint32_t max, t
     return end;
 }
 
-/* Edges of a trie of names; its nodes are nodes of m. */
-typedef struct trie_edge {
-    uint32_t from, cp, to;
-} trie_edge;
+/* Node of a trie of names; [0] is the root, and as a link none. */
+typedef struct name_node {
+    uint32_t child, sibling;
+    uint32_t cp;   /* that leads here */
+    uint32_t node; /* of the NFA */
+    bool is_name;
+} name_node;
 
 static void link_class(builder *b, chars_nfa *m, uint32_t from, uint32_t to, const cp_range *r,
                        size_t n, bool negate)
@@ -325,84 +328,79 @@ static void link_class(builder *b, chars_nfa *m, uint32_t from, uint32_t to, con
     if (c != NULL) chars_link(b, m, from, to, c);
 }
 
-/* What leaves the trie at `node`: to `other`. Characters beyond ASCII and escaped ones come in a
- * class of their own, which most nodes share. */
-static void link_others(builder *b, chars_nfa *m, uint32_t node, uint32_t other,
-                        const trie_edge *edges, size_t n)
+/* What leaves the trie at `at`: to `other`. Characters beyond ASCII and escaped ones come in a
+ * class of their own, which most nodes share. r: scratch for the children and four more. */
+static void link_others(builder *b, chars_nfa *m, const name_node *trie, uint32_t at,
+                        uint32_t other, cp_range *r)
 {
     static const cp_range plain[] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x7f}};
-    cp_range *r = mem_array(n + 4, sizeof *r);
-    if (r == NULL) {
-        build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
-        return;
-    }
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (edges[i].from == node && !is_plain(edges[i].cp, STYLE_JSON))
-            r[k++] = (cp_range){edges[i].cp, edges[i].cp};
-    memcpy(r + k, plain, sizeof plain);
-    link_class(b, m, node, other, r, k + 3, true); /* neither plain nor in the trie */
-    k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (edges[i].from == node && is_plain(edges[i].cp, STYLE_JSON))
-            r[k++] = (cp_range){edges[i].cp, edges[i].cp};
-    r[k++] = (cp_range){0, 0x1f};
-    r[k++] = (cp_range){'"', '"'};
-    r[k++] = (cp_range){'\\', '\\'};
-    r[k++] = (cp_range){0x80, CP_MAX};
-    link_class(b, m, node, other, r, k, true); /* plain, and not in the trie */
-    mem_free(r);
+    static const cp_range rest[] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x80, CP_MAX}};
+    size_t n = 0;
+    for (uint32_t k = trie[at].child; k != 0; k = trie[k].sibling)
+        if (!is_plain(trie[k].cp, STYLE_JSON)) r[n++] = (cp_range){trie[k].cp, trie[k].cp};
+    memcpy(r + n, plain, sizeof plain);
+    link_class(b, m, trie[at].node, other, r, n + 3, true); /* neither plain nor a child */
+    n = 0;
+    for (uint32_t k = trie[at].child; k != 0; k = trie[k].sibling)
+        if (is_plain(trie[k].cp, STYLE_JSON)) r[n++] = (cp_range){trie[k].cp, trie[k].cp};
+    memcpy(r + n, rest, sizeof rest);
+    link_class(b, m, trie[at].node, other, r, n + 4, true); /* plain, and not a child */
 }
 
-/* The node of a name, with the way there. */
-static uint32_t trie_add(builder *b, chars_nfa *m, uint32_t root, chars_name name, trie_edge *edges,
-                         size_t *n)
+static void trie_add(builder *b, chars_nfa *m, chars_name name, name_node *trie, uint32_t *n)
 {
-    uint32_t at = root;
+    uint32_t at = 0;
     for (size_t i = 0; i < name.n && b->status == CALLA_OK;) {
         uint32_t cp = 0;
         utf8_kind kind;
         i += utf8_read(name.s + i, name.n - i, &cp, &kind);
-        size_t k = 0;
-        while (k < *n && (edges[k].from != at || edges[k].cp != cp))
-            k++;
-        if (k == *n) {
-            const uint32_t to = chars_node(b, m);
-            edges[(*n)++] = (trie_edge){at, cp, to};
-            link_class(b, m, at, to, &(cp_range){cp, cp}, 1, false);
+        uint32_t k = trie[at].child;
+        while (k != 0 && trie[k].cp != cp)
+            k = trie[k].sibling;
+        if (k == 0) {
+            k = (*n)++;
+            trie[k] = (name_node){0, trie[at].child, cp, chars_node(b, m), false};
+            trie[at].child = k;
+            link_class(b, m, trie[at].node, trie[k].node, &(cp_range){cp, cp}, 1, false);
         }
-        at = edges[k].to;
+        at = k;
     }
-    return at;
+    trie[at].is_name = true;
 }
 
 /* Characters that could be escaped are written in one way until the name differs from all. */
 void chars_all_but(builder *b, chars_nfa *m, const chars_name *names, size_t n)
 {
-    size_t n_edges = 0, n_max = 0;
-    for (size_t i = 0; i < n; i++)
+    size_t n_max = 0;
+    uint32_t n_trie = 1;
+    for (size_t i = 0; i < n && n_max <= BUILD_NAMES_MAX; i++)
         n_max += names[i].n;
-    const uint32_t root = m->start = chars_node(b, m);
-    const uint32_t other = chars_node(b, m);
-    m->accept = chars_node(b, m);
-    trie_edge *edges = mem_array(n_max + 1, sizeof *edges);
-    uint32_t *ends = mem_array(n + 1, sizeof *ends);
-    if (edges == NULL || ends == NULL)
-        build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
-    for (size_t i = 0; i < n && b->status == CALLA_OK; i++)
-        ends[i] = trie_add(b, m, root, names[i], edges, &n_edges);
-    for (size_t i = 0; i <= n_edges && b->status == CALLA_OK; i++) {
-        const uint32_t node = i == 0 ? root : edges[i - 1].to;
-        bool is_name = false;
-        for (size_t k = 0; k < n; k++)
-            is_name |= ends[k] == node;
-        link_others(b, m, node, other, edges, n_edges);
-        if (!is_name) chars_link(b, m, node, m->accept, NULL);
+    if (n_max > BUILD_NAMES_MAX) {
+        build_fail(b, CALLA_ERR_UNSUPPORTED,
+                   "the schema at \"#%s\" has too many names for additionalProperties",
+                   b->path.data == NULL ? "" : b->path.data);
+        return;
     }
-    chars_link(b, m, other, other, chars_any(b));
-    chars_link(b, m, other, m->accept, NULL);
-    mem_free(edges);
-    mem_free(ends);
+    m->start = chars_node(b, m);
+    m->accept = chars_node(b, m);
+    const uint32_t other = chars_node(b, m);
+    name_node *trie = mem_array(n_max + 1, sizeof *trie);
+    cp_range *scratch = mem_array(n_max + 5, sizeof *scratch);
+    if (trie == NULL || scratch == NULL) {
+        build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
+    } else {
+        trie[0].node = m->start;
+        for (size_t i = 0; i < n; i++)
+            trie_add(b, m, names[i], trie, &n_trie);
+        for (uint32_t k = 0; k < n_trie && b->status == CALLA_OK; k++) {
+            link_others(b, m, trie, k, other, scratch);
+            if (!trie[k].is_name) chars_link(b, m, trie[k].node, m->accept, NULL);
+        }
+        chars_link(b, m, other, other, chars_any(b));
+        chars_link(b, m, other, m->accept, NULL);
+    }
+    mem_free(trie);
+    mem_free(scratch);
 }
 
 uint32_t build_quoted(builder *b, uint32_t from, const char *s, size_t n)

@@ -27,6 +27,7 @@ typedef struct dfa {
     uint32_t *stack; /* [n_nodes] */
     uint32_t *found; /* [n_nodes] nodes of the set being collected */
     uint32_t n_found;
+    uint64_t n_visits; /* of nodes, over all rules: what the work is made of */
 } dfa;
 
 static bool room(dfa *d, void *p, uint32_t n, uint32_t *cap, size_t size)
@@ -62,6 +63,7 @@ static void collect(dfa *d, uint32_t node, uint32_t accept)
     d->stack[n++] = node;
     while (n != 0) {
         const uint32_t at = d->stack[--n];
+        d->n_visits++;
         bool counts = at == accept;
         for (uint32_t i = d->b->nodes[at]; i != BUILD_NONE; i = d->b->edges[i].next) {
             const nfa_edge *e = &d->b->edges[i];
@@ -130,9 +132,10 @@ static uint32_t intern(dfa *d)
             memcmp(d->members + s->begin, d->found, s->n * sizeof *d->found) == 0)
             return s->state;
     }
-    if (d->a->n_states == CONSTRAINT_STATES_MAX || d->n_found > BUILD_SETS_MAX - d->n_members) {
+    if (d->a->n_states == CONSTRAINT_STATES_MAX || d->n_found > BUILD_SETS_MAX - d->n_members ||
+        d->n_visits > BUILD_VISITS_MAX) {
         build_fail(b, CALLA_ERR_UNSUPPORTED,
-                   "the schema needs more than %u states, which is too many to enforce",
+                   "the schema needs more than %u states, or too much work, to be enforced",
                    CONSTRAINT_STATES_MAX);
         return 0;
     }
@@ -306,7 +309,7 @@ static void find_first(automaton *a)
 {
     for (bool changed = true; changed;) {
         changed = false;
-        for (uint32_t r = 0; r < a->n_rules; r++) {
+        for (uint32_t r = a->n_rules; r-- > 0;) { /* rules mostly call younger ones */
             const dfa_state *s = &a->states[a->rules[r].start];
             uint64_t first[4];
             memcpy(first, a->rules[r].first, sizeof first);
@@ -334,7 +337,7 @@ static bool calls_itself(builder *b, const automaton *a)
     uint32_t n_left = a->n_rules;
     for (bool changed = true; changed;) {
         changed = false;
-        for (uint32_t r = 0; r < a->n_rules; r++) {
+        for (uint32_t r = a->n_rules; r-- > 0;) {
             const dfa_state *s = &a->states[a->rules[r].start];
             bool stays = removed[r];
             for (uint32_t i = 0; i < s->n_call; i++)

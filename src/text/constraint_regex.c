@@ -8,7 +8,7 @@
 
 #define NEST_MAX   32u
 #define REPEAT_MAX 4096u
-#define TREE_MAX   16384u
+#define TREE_MAX   4096u
 
 typedef enum tree_kind {
     TREE_EMPTY,

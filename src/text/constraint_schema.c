@@ -7,6 +7,8 @@
 
 #define DEPTH_MAX         64u   /* of schemas within schemas */
 #define LENIENT_COUNT_MAX 1024u /* larger lengths are passed over where that is allowed */
+#define MEMBERS_MAX       2048u /* properties of one object */
+#define ONE_OF_MAX        64u   /* alternatives that are compared with each other */
 #define ANY_ORDER_MAX     8u    /* parameters that may come in any order */
 
 static uint32_t compile(builder *b, uint32_t from, const json_value *schema, bool raw);
@@ -135,6 +137,8 @@ static bool is_idle(const json_value *v)
 {
     int64_t x;
     if (strcmp(v->key, "uniqueItems") == 0) return v->type == JSON_FALSE;
+    if (strcmp(v->key, "propertyNames") == 0)
+        return v->type == JSON_OBJECT && v->n_items == 1 && json_is(json_get(v, "type"), "string");
     if (strcmp(v->key, "strict") == 0) return v->type == JSON_TRUE || v->type == JSON_FALSE;
     return strcmp(v->key, "minProperties") == 0 && json_int(v, &x) && x == 0;
 }
@@ -301,13 +305,11 @@ static uint32_t compile_text(builder *b, uint32_t from, const json_value *schema
     if (format != NULL && format->type != JSON_STRING) return malformed(b, "format", "a string");
     if (pattern != NULL && pattern->type != JSON_STRING) return malformed(b, "pattern", "a string");
     if (format != NULL) by_format = regex_of_format(format->text);
-    if (format != NULL && by_format == NULL && !b->lenient)
+    if (format != NULL && by_format == NULL && pattern == NULL && !b->lenient)
         return refuse(b, "format",
                       "is none of date, time, date-time, duration, uuid, email, "
                       "hostname, ipv4, ipv6, uri");
     if (max < min) return malformed(b, "maxLength", "at least minLength");
-    if (pattern != NULL && by_format != NULL && !b->lenient)
-        return refuse(b, "format", "cannot be enforced beside pattern");
     if (pattern == NULL && by_format == NULL) return build_any_text(b, from, min, max, style);
     chars_nfa m = {0};
     if (pattern != NULL)
@@ -427,6 +429,10 @@ static member *list_members(builder *b, const json_value *schema, const json_val
     if (b->status != CALLA_OK) return NULL;
     const size_t n_props = props == NULL ? 0 : props->n_items;
     const size_t n_req = req == NULL ? 0 : req->n_items;
+    if (n_props > MEMBERS_MAX || n_req > MEMBERS_MAX) {
+        refuse(b, n_props > MEMBERS_MAX ? "properties" : "required", "has more than 2048 names");
+        return NULL;
+    }
     member *m = arena_alloc(&b->mem, (n_props + n_req + 1) * sizeof *m);
     if (m == NULL) {
         build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
@@ -704,6 +710,8 @@ static uint32_t compile_any_of(builder *b, uint32_t from, const json_value *sche
     if (any != NULL && one != NULL) return refuse(b, "oneOf", "cannot be enforced beside anyOf");
     if (list->type != JSON_ARRAY || list->n_items == 0)
         return malformed(b, key, "an array of schemas");
+    if (any == NULL && !b->lenient && list->n_items > ONE_OF_MAX)
+        return refuse(b, key, "has more than 64 alternatives (use anyOf)");
     for (const json_value *x = list->first; x != NULL && any == NULL && !b->lenient; x = x->next)
         for (const json_value *y = x->next; y != NULL && b->status == CALLA_OK; y = y->next)
             if (overlap(b, x, y, 0))
@@ -803,6 +811,11 @@ static uint32_t compile(builder *b, uint32_t from, const json_value *schema, boo
 
 uint32_t build_schema(builder *b, uint32_t from, const json_value *schema)
 {
+    if (b->strict && schema == b->root && b->depth == 0) {
+        const json_value *root = schema_resolve(b, schema);
+        if (root != NULL && !json_is(json_get(root, "type"), "object"))
+            return malformed(b, "type", "\"object\", as \"strict\" is true");
+    }
     return compile(b, from, schema, false);
 }
 

@@ -284,8 +284,13 @@ static void test_strict(void **state)
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]}",
          "\"additionalProperties\""},
         {OBJ_AB, "\"b\""},
+        {"{\"type\":\"array\"}", "\"type\""},
+        {"{\"anyOf\":[{\"type\":\"object\"}]}", "\"type\""},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\"}},\"required\":[\"a\"],"
+         "\"additionalProperties\":false}",
+         "\"#/properties/a\""},
     };
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_doc doc = parse(cases[i].schema);
         constraint *c;
         calla_error err = {0};
