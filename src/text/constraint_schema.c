@@ -631,8 +631,14 @@ static uint32_t compile_enum(builder *b, uint32_t from, const json_value *schema
     if (choices != NULL && one != NULL && !b->lenient)
         return refuse(b, "const", "cannot be enforced beside enum");
     if (one != NULL) compile_choice(b, from, end, one, raw);
+    /* A parameter without a type is read as text, so that other choices would not come back. */
+    bool text_only = false;
     for (const json_value *v = one != NULL ? NULL : choices->first; v != NULL; v = v->next)
+        text_only |= raw && json_get(schema, "type") == NULL && v->type == JSON_STRING;
+    for (const json_value *v = one != NULL ? NULL : choices->first; v != NULL; v = v->next) {
+        if (text_only && v->type != JSON_STRING && v->type != JSON_NULL) continue;
         if (type_admits(schema, v)) compile_choice(b, from, end, v, raw);
+    }
     return end;
 }
 
