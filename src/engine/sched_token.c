@@ -105,15 +105,16 @@ static calla_status choose(const scheduler *s, sched_slot *slot, int32_t *id, bo
 }
 
 /* The block of thinking ends with this token: what follows is the answer. */
-static void end_thinking(const scheduler *s, sched_slot *slot, bool forced)
+static void end_thinking(const scheduler *s, sched_slot *slot)
 {
     const scheduler_options *o = &s->options;
     const bool waits = filter_waits(slot);
     slot->thinking = false;
     if (!waits) return;
     slot->filtering = true;
-    if (forced) return;
-    slot->i_forced = 0; /* so that the filter's text begins where the model expects it */
+    /* Behind it in think_close, so that the filter's text begins where the model expects it; there
+     * already when the closing is being put in. */
+    slot->i_forced = 0;
     while (slot->i_forced < o->n_think_close && o->think_close[slot->i_forced++] != o->think_end_id)
         ;
 }
@@ -149,7 +150,7 @@ calla_status sched_token_next(const scheduler *s, sched_slot *slot, bool *done, 
     slot->result.n_generated++;
     slot->result.n_thinking += t.thinking;
     if (slot->thinking && t.id == s->options.think_end_id && s->options.n_think_close != 0)
-        end_thinking(s, slot, t.forced);
+        end_thinking(s, slot);
     report_token(s, slot, &t);
     slot->next = t.id;
     if (r->on_token != NULL && !r->on_token(r->user, &t))
