@@ -12,6 +12,10 @@
 
 #include "base/mem.h"
 
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS */
+#endif
+
 static int dial(const char *url)
 {
     if (strncmp(url, "unix:", 5) == 0) {

@@ -20,6 +20,10 @@
 #include "server/http.h"
 #include "server/http_access.h"
 
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS */
+#endif
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static http_server *server;

@@ -28,6 +28,10 @@
 #include "server/http.h"
 #include "server/metrics.h"
 
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* macOS */
+#endif
+
 #define PATIENCE_MS 20000
 
 /* ---- Handlers ----------------------------------------------------------------------------- */
