@@ -202,6 +202,7 @@ uint32_t build_number_in(builder *b, uint32_t from, const number_bounds *bounds,
 /* ---- constraint_value.c ---- */
 
 uint32_t build_space(builder *b, uint32_t from); /* the optional white space */
+uint32_t build_blank(builder *b, uint32_t from); /* after a colon: one space at most */
 uint32_t build_number(builder *b, uint32_t from, bool integral);
 uint32_t build_value(builder *b, uint32_t from);  /* any JSON value */
 uint32_t build_object(builder *b, uint32_t from); /* any JSON object */

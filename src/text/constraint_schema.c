@@ -475,7 +475,7 @@ static uint32_t build_other_name(builder *b, uint32_t from, const member *m, siz
 static uint32_t compile_member(builder *b, uint32_t key, const member *m)
 {
     const uint32_t name = build_quoted(b, key, m->name, m->n_name);
-    const uint32_t colon = build_space(b, build_text(b, name, ":", 1));
+    const uint32_t colon = build_blank(b, build_text(b, name, ":", 1));
     if (m->schema == NULL) return build_value(b, colon);
     const size_t n_path = schema_enter(b, "properties", m->name, m->n_name);
     const uint32_t end = build_schema(b, colon, m->schema);
@@ -487,7 +487,7 @@ static uint32_t compile_others(builder *b, uint32_t key, const json_value *more,
                                size_t n)
 {
     const uint32_t name = build_other_name(b, key, m, n);
-    const uint32_t colon = build_space(b, build_text(b, name, ":", 1));
+    const uint32_t colon = build_blank(b, build_text(b, name, ":", 1));
     if (more == NULL) return build_value(b, colon);
     const size_t n_path = schema_enter(b, "additionalProperties", NULL, 0);
     const uint32_t end = build_schema(b, colon, more);

@@ -34,6 +34,14 @@ uint32_t build_space(builder *b, uint32_t from)
     return to;
 }
 
+uint32_t build_blank(builder *b, uint32_t from)
+{
+    const uint32_t to = build_node(b);
+    build_skip(b, from, to);
+    build_bytes(b, from, to, ' ', ' ');
+    return to;
+}
+
 /* ---- Numbers ---- */
 
 /* At least one digit, n at most. */
@@ -109,7 +117,7 @@ uint32_t build_object(builder *b, uint32_t from)
     const uint32_t open = build_space(b, build_text(b, from, "{", 1));
     build_skip(b, open, key);
     build_bytes(b, open, end, '}', '}');
-    const uint32_t colon = build_space(b, build_text(b, build_string(b, key), ":", 1));
+    const uint32_t colon = build_blank(b, build_text(b, build_string(b, key), ":", 1));
     const uint32_t value = build_value(b, colon);
     build_skip(b, build_space(b, build_text(b, value, ",", 1)), key);
     build_bytes(b, build_space(b, value), end, '}', '}');
