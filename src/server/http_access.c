@@ -8,18 +8,21 @@
 #define NAME_MAX_BYTES  255u
 #define BASIC_MAX_BYTES 511u
 
+/* Nothing, or a colon and digits. */
+static bool is_port(const char *s)
+{
+    if (s[0] == '\0') return true;
+    return s[0] == ':' && s[1 + strspn(s + 1, "0123456789")] == '\0';
+}
+
 /* The name or address of "name", "name:port", "[v6]:port"; false when it is none. */
 static bool host_name(const char *host, char name[NAME_MAX_BYTES + 1])
 {
-    const char *from = host, *end;
-    if (host[0] == '[') {
-        from++;
-        end = strchr(from, ']');
-        if (!end || (end[1] != '\0' && end[1] != ':')) return false;
-    } else {
-        end = from + strcspn(from, ":");
-        if (strchr(end, ':') != strrchr(end, ':')) return false; /* a v6 address needs brackets */
-    }
+    const bool v6 = host[0] == '[';
+    const char *from = v6 ? host + 1 : host;
+    const char *end = from + strcspn(from, v6 ? "]" : ":");
+    if (v6 && *end == '\0') return false;
+    if (!is_port(v6 ? end + 1 : end)) return false; /* a v6 address needs brackets */
     size_t n = (size_t)(end - from);
     if (n > 0 && from[n - 1] == '.') n--; /* "localhost." */
     if (n == 0 || n > NAME_MAX_BYTES) return false;
