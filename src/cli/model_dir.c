@@ -44,7 +44,8 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
 {
     *dir = NULL;
     if (given && !*given)
-        return err_set(err, CALLA_ERR_ARGUMENT, "-m: expected a folder, found an empty name");
+        return err_set(err, CALLA_ERR_ARGUMENT,
+                       "expected the folder of a checkpoint, found an empty name");
     if (!given) given = getenv("CALLA_MODEL");
     if (given && *given) {
         *dir = mem_strdup(given);

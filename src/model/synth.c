@@ -526,9 +526,13 @@ static calla_status make_dir(writer *w, const char *out)
     size_t n = strlen(out);
     while (n > 1 && out[n - 1] == '/')
         n--;
-    if (stat(out, &sb) == 0)
-        return err_set(w->err, CALLA_ERR_IO, "%s exists already: expected a new folder", out);
+    if (n == 0) return err_set(w->err, CALLA_ERR_ARGUMENT, "expected a new folder, found no name");
     (void)strbuf_append(&b, out, n);
+    /* Before anything is written: a broken link, too, would only be met by rename(). */
+    if (!b.failed && lstat(b.data, &sb) == 0) {
+        strbuf_deinit(&b);
+        return err_set(w->err, CALLA_ERR_IO, "%s exists already: expected a new folder", out);
+    }
     if (!strbuf_printf(&b, ".partial-%ld", (long)getpid())) {
         strbuf_deinit(&b);
         return err_set(w->err, CALLA_ERR_MEMORY, "no memory for a file name");

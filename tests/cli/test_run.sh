@@ -80,7 +80,7 @@ refuses 2 '--log-level: expected one of' run --log-level loud -p x
 
 # ---- Models ----
 refuses 1 "$tmp/none" run -m "$tmp/none" -p x
-refuses 1 'expected a folder, found an empty name' run -m '' -p x
+refuses 1 'expected the folder of a checkpoint, found an empty name' run -m '' -p x
 CALLA_MODEL=$tmp/env; export CALLA_MODEL
 refuses 1 "$tmp/env" run -p x
 run run -m models/nano -p 'Hello!' --no-think; is '-m before CALLA_MODEL' "$hello" "$out"

@@ -319,6 +319,9 @@ static void test_penalties(void **state)
     assert_int_equal(draw(sm, row), 2); /* 4 / 1.5 */
     sampler_accept(sm, 2);
     assert_int_equal(draw(sm, row), 0); /* 2.67, 3 / 1.5 = 2, 2.5 */
+    s.p = (calla_sampling){.repetition_penalty = 1.2f, .presence_penalty = 2.0f};
+    begin(sm, &s);
+    assert_int_equal(draw(sm, row), 0); /* 4 / 1.2 = 3.33: from the prompt, still no presence */
     const float below[] = {-2.0f, -1.0f, -1.4f, -9.0f};
     s.p = (calla_sampling){.repetition_penalty = 1.5f};
     begin(sm, &s);

@@ -185,6 +185,13 @@ static void test_write(void **state)
 
     assert_int_equal(synth_write(a, &o, NULL, &err), CALLA_ERR_IO);
     assert_non_null(strstr(err.message, "exists already"));
+    assert_int_equal(synth_write("", &o, NULL, &err), CALLA_ERR_ARGUMENT);
+    char *link = in_dir(dir, "link");
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(synth_write(link, &o, NULL, &err), CALLA_ERR_IO);
+    assert_non_null(strstr(err.message, "exists already"));
+    assert_int_equal(unlink(link), 0);
+    mem_free(link);
     weights_unbind(&w);
     checkpoint_close(ck);
     checkpoint_close(other);
