@@ -1,6 +1,5 @@
 #include "server/api_random.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,14 +8,13 @@
 
 void random_bytes(void *out, size_t n)
 {
-    static atomic_uint_fast64_t counter;
     if (getentropy(out, n) == 0) return;
-    /* No source: unpredictable it is not, but different every time. */
+    /* No source: not unpredictable, but different every time. */
     struct timespec now = {0};
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t x = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 32;
+    uint64_t x = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 32 ^ (uintptr_t)out;
     for (size_t i = 0; i < n; i++) {
-        x += 0x9e3779b97f4a7c15u + atomic_fetch_add(&counter, 1);
+        x += 0x9e3779b97f4a7c15u;
         uint64_t z = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
         ((unsigned char *)out)[i] = (unsigned char)(z >> 56);
