@@ -174,7 +174,9 @@ format-check: ## is everything formatted?
 tidy: compile_commands.json ## clang-tidy on the library and the program
 	@printf '%s\n' $(LIB_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
 	    sh tools/tidy.sh
-deps: ## install the libraries and the tools that building, testing and CI need
+deps: ## install the libraries that a build needs
+	@CC='$(CC)' sh tools/deps.sh build
+deps-ci: ## and those of the tests, and the tools of .ci/run: compilers, linters, emulators
 	@CC='$(CC)' sh tools/deps.sh ci
 
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
@@ -183,4 +185,4 @@ deps: ## install the libraries and the tools that building, testing and CI need
 .PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
         check-output check-output-oracle check-constraint fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz \
         fuzz-build run-fuzz \
-        format format-check tidy deps
+        format format-check tidy deps deps-ci

@@ -20,7 +20,7 @@ compiles() {
 has() { command -v "$1" >/dev/null 2>&1; }
 has_python() { python3 -c "import $1" >/dev/null 2>&1; }
 
-# check NAME APT BREW COMMAND...: notes NAME and its packages when COMMAND fails.
+# check NAME APT BREW COMMAND...: notes NAME and its packages when COMMAND fails. BREW -: none.
 missing= apt= brew=
 check() {
     c_name=$1 c_apt=$2 c_brew=$3
@@ -28,7 +28,7 @@ check() {
     "$@" 2>/dev/null && return
     missing="$missing $c_name"
     apt="$apt $c_apt"
-    brew="$brew $c_brew"
+    [ "$c_brew" = - ] || brew="$brew $c_brew"
 }
 
 find_missing() {
