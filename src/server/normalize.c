@@ -42,8 +42,8 @@ bool normalize_part(const json_value *part, const char *path, const char **text,
 /* A string node with the content of a message. */
 static json_value *content_node(normalizer *z, const json_value *content, const char *path)
 {
-    const char *text;
-    size_t n;
+    const char *text = "";
+    size_t n = 0;
     if (content == NULL || content->type != JSON_ARRAY) {
         if (!api_text(content, path, &text, &n, z->e)) return NULL;
         if (n == 0) return tree_literal(z->t, "");
@@ -364,7 +364,10 @@ bool normalize_messages(normal_chat *out, const json_value *messages, api_error 
     for (const json_value *m = messages->first; ok && m != NULL; m = m->next)
         ok = put_message(&z, m, i++);
     if (ok && z.has_system) put_first(&z);
-    if (ok && (z.t->failed || z.out.node == NULL)) ok = api_no_memory(e);
+    if (ok && (z.t->failed || z.out.node == NULL)) {
+        (void)api_no_memory(e);
+        ok = false;
+    }
     if (ok) ok = check_last(out, z.out.last, i - 1, e);
     if (ok) {
         order_all(z.out.node);

@@ -152,7 +152,7 @@ void build_utf8(builder *b, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi
             build_utf8(b, from, to, last[i] + 1, hi);
             return;
         }
-    uint8_t first[4], end[4];
+    uint8_t first[4] = {0}, end[4] = {0};
     const unsigned n = encode(lo, first);
     for (unsigned i = 1; i < n; i++) {
         const uint32_t mask = (1u << 6 * i) - 1;

@@ -1,6 +1,7 @@
 /* From NFAs to the automaton: subset construction rule by rule, where a call of a rule is one more
  * letter of the alphabet. Then the levels of calls that each state needs, and what rules begin
  * with; byte edges into states that cannot reach the end go. */
+#include <assert.h>
 #include <string.h>
 
 #include "text/constraint_build.h"
@@ -127,6 +128,7 @@ static uint32_t intern(dfa *d)
     if (b->status != CALLA_OK) return 0;
     uint32_t at = hash(d->found, d->n_found) & (d->n_table - 1);
     for (; d->table[at] != 0; at = (at + 1) & (d->n_table - 1)) {
+        assert(d->sets != NULL && d->members != NULL && d->found != NULL);
         const dfa_set *s = &d->sets[d->table[at] - 1];
         if (s->n == d->n_found &&
             memcmp(d->members + s->begin, d->found, s->n * sizeof *d->found) == 0)

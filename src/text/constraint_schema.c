@@ -21,7 +21,7 @@ static size_t schema_enter(builder *b, const char *key, const char *name, size_t
     strbuf_putc(&b->path, '/');
     strbuf_puts(&b->path, key);
     if (name != NULL) strbuf_putc(&b->path, '/');
-    for (size_t i = 0; i < n_name; i++) {
+    for (size_t i = 0; name != NULL && i < n_name; i++) {
         if (name[i] == '~')
             strbuf_puts(&b->path, "~0");
         else if (name[i] == '/')
@@ -631,11 +631,12 @@ static uint32_t compile_enum(builder *b, uint32_t from, const json_value *schema
     if (choices != NULL && one != NULL && !b->lenient)
         return refuse(b, "const", "cannot be enforced beside enum");
     if (one != NULL) compile_choice(b, from, end, one, raw);
+    const json_value *first = one == NULL && choices != NULL ? choices->first : NULL;
     /* A parameter without a type is read as text, so that other choices would not come back. */
     bool text_only = false;
-    for (const json_value *v = one != NULL ? NULL : choices->first; v != NULL; v = v->next)
+    for (const json_value *v = first; v != NULL; v = v->next)
         text_only |= raw && json_get(schema, "type") == NULL && v->type == JSON_STRING;
-    for (const json_value *v = one != NULL ? NULL : choices->first; v != NULL; v = v->next) {
+    for (const json_value *v = first; v != NULL; v = v->next) {
         if (text_only && v->type != JSON_STRING && v->type != JSON_NULL) continue;
         if (type_admits(schema, v)) compile_choice(b, from, end, v, raw);
     }

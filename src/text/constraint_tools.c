@@ -162,10 +162,11 @@ static void build_functions(builder *b, uint32_t from, uint32_t to,
                             const constraint_tool_options *o)
 {
     bool some = false;
-    if (o->tools == NULL || o->tools->type != JSON_ARRAY)
+    if (o->tools == NULL || o->tools->type != JSON_ARRAY) {
         build_fail(b, CALLA_ERR_ARGUMENT, "tools must be an array");
-    for (const json_value *t = b->status == CALLA_OK ? o->tools->first : NULL;
-         t != NULL && b->status == CALLA_OK; t = t->next) {
+        return;
+    }
+    for (const json_value *t = o->tools->first; t != NULL && b->status == CALLA_OK; t = t->next) {
         const json_value *inner = json_get(t, "function");
         const json_value *tool = inner != NULL ? inner : t;
         const json_value *name = json_get(tool, "name");
