@@ -273,6 +273,7 @@ static void chat_finish(gen_job *job)
 void api_chat(api_ctx *ctx, http_request *req)
 {
     static const gen_protocol protocol = {.id_prefix = "chatcmpl-",
+                                          .prompt_name = "messages",
                                           .call_prefix = "call_",
                                           .wire_bytes = sizeof(chat_wire),
                                           .event = chat_event,

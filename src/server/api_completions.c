@@ -266,6 +266,7 @@ static void completions_finish(gen_job *job)
 void api_completions(api_ctx *ctx, http_request *req)
 {
     static const gen_protocol protocol = {.id_prefix = "cmpl-",
+                                          .prompt_name = "prompt",
                                           .call_prefix = "call_",
                                           .wire_bytes = sizeof(completion_wire),
                                           .event = completions_event,

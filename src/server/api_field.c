@@ -98,8 +98,11 @@ static bool has_kind(const json_value *v, api_kind kind)
 
 static bool out_of_range(const api_field *f, const json_value *v, const char *path, api_error *e)
 {
-    return api_bad(e, path, "expected %s from %.15g to %.15g, found %.40s",
-                   f->kind == API_INT ? "an integer" : "a number", f->min, f->max, v->text);
+    const bool whole = f->kind == API_INT;
+    return api_bad(e, path,
+                   whole ? "expected an integer from %.0f to %.0f, found %.40s"
+                         : "expected a number from %.15g to %.15g, found %.40s",
+                   f->min, f->max, v->text);
 }
 
 static bool read_one(const json_value *v, const api_field *f, const char *path, char *to,

@@ -425,7 +425,7 @@ static bool check_length(const gen_job *job, api_error *e)
         const api_prompt *p = gen_prompt(&job->choices[i]);
         if (p->ids.len == 0) return api_bad(e, "prompt", "it has no token");
         if (p->ids.len >= job->ctx->n_ctx)
-            return api_fail(e, 400, "context_length_exceeded", p->is_chat ? "messages" : "prompt",
+            return api_fail(e, 400, "context_length_exceeded", job->protocol->prompt_name,
                             "The prompt has %zu tokens; this server's context holds %u, of which "
                             "at least one is for the answer.",
                             p->ids.len, job->ctx->n_ctx);

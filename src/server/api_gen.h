@@ -145,6 +145,7 @@ typedef struct gen_choice {
 
 typedef struct gen_protocol {
     const char *id_prefix, *call_prefix;
+    const char *prompt_name;         /* the member that has the prompt */
     size_t wire_bytes;               /* of gen_job.wire */
     void (*wire_deinit)(void *wire); /* NULL: nothing to do */
     bool collects;                   /* events are wanted for whole answers too */

@@ -516,6 +516,7 @@ static void messages_deinit(void *wire)
 }
 
 static const gen_protocol protocol = {.id_prefix = "msg_",
+                                      .prompt_name = "messages",
                                       .call_prefix = "toolu_",
                                       .wire_bytes = sizeof(msg_wire),
                                       .wire_deinit = messages_deinit,

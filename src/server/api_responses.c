@@ -527,6 +527,7 @@ static void responses_deinit(void *wire)
 void api_responses(api_ctx *ctx, http_request *req)
 {
     static const gen_protocol protocol = {.id_prefix = "resp_",
+                                          .prompt_name = "input",
                                           .call_prefix = "call_",
                                           .wire_bytes = sizeof(resp_wire),
                                           .wire_deinit = responses_deinit,

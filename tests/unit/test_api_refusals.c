@@ -304,20 +304,42 @@ static void test_odd(void **state)
     }
 }
 
-static void test_context(void **state)
+/* A prompt that is too long, in the member that has it. */
+static void refuse_long(http_handler handler, const char *head, const char *tail, const char *param)
 {
     strbuf body = {0};
-    (void)state;
-    (void)strbuf_puts(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    (void)strbuf_puts(&body, head);
     for (int i = 0; i < 600; i++)
         (void)strbuf_puts(&body, "1 ");
-    (void)strbuf_puts(&body, "\"}],\"stream\":true}");
-    fake *f = ask(&w, api_chat, body.data);
+    (void)strbuf_puts(&body, tail);
+    fake *f = ask(&w, handler, body.data);
     assert_int_equal(f->status, 400);
     assert_string_equal(f->code, "context_length_exceeded");
+    assert_string_equal(f->param, param);
     assert_non_null(strstr(text_at(f, "error.message"), "512"));
     fake_free(f);
     strbuf_deinit(&body);
+}
+
+static void test_context(void **state)
+{
+    (void)state;
+    refuse_long(api_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"",
+                "\"}],\"stream\":true}", "messages");
+    refuse_long(api_completions, "{\"prompt\":\"", "\"}", "prompt");
+    refuse_long(api_responses, "{\"input\":\"", "\"}", "input");
+}
+
+/* The bounds of a whole number are all its digits. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    fake *f = ask(&w, api_completions, "{\"prompt\":\"x\",\"max_tokens\":1000000000000000000}");
+    assert_int_equal(f->status, 400);
+    assert_string_equal(text_at(f, "error.message"),
+                        "max_tokens: expected an integer from -1 to 9007199254740992, found "
+                        "1000000000000000000");
+    fake_free(f);
 }
 
 /* ---- A full queue ---- */
@@ -375,7 +397,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_types), cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_nesting),     cmocka_unit_test(test_odd),
-        cmocka_unit_test(test_context),     cmocka_unit_test(test_full),
+        cmocka_unit_test(test_context),     cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_full),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
