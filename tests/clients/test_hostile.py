@@ -424,11 +424,11 @@ def more_connections_than_allowed(server):
 def terminate_under_load():
     """SIGTERM: whatever was asked before it is answered whole; then the program ends with 0."""
     q, a = ANSWERS[4]
-    with Server("--parallel", "4") as server:
+    with Server("--parallel", "4", "--drain-seconds", "120") as server:  # sanitizers are slow
         done, socks = [], []
         body = endless(server, max_tokens=150)
         for i in range(16):
-            s = connect(server, 60)
+            s = connect(server, 150)
             s.sendall(post(body) if i % 2 else post(chat(q)))
             socks.append(s)
         while server.metrics()["calla_running"] < 4:
@@ -437,7 +437,7 @@ def terminate_under_load():
             time.sleep(0.01)
         os.kill(server.pid, signal.SIGTERM)
         for i, s in enumerate(socks):
-            data = drain(s, 60)
+            data = drain(s, 150)
             if i % 2:
                 assert b"data: [DONE]" in data, (i, data[-300:])
                 assert b'"finish_reason":"length"' in data, data[-600:]
