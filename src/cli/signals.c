@@ -40,7 +40,7 @@ static void handle(int sig, void (*handler)(int), struct sigaction *old)
     sigaction(sig, &sa, old);
 }
 
-/* Only async-signal-safe calls. */
+/* Only async-signal-safe calls; atomic_flag is lock-free. */
 static void on_bus(int sig, siginfo_t *info, void *context ATTR_UNUSED)
 {
     static const char sentence[] = "\ncalla: a file of the model can no longer be read: it was cut "
@@ -50,6 +50,10 @@ static void on_bus(int sig, siginfo_t *info, void *context ATTR_UNUSED)
         raise(sig);
         return;
     }
+    /* Every thread of the pool may get here; the first one ends the process for all. */
+    static atomic_flag first = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&first))
+        (void)pause();
     term_restore();
     const size_t skip = stderr_is_tty ? 0 : 1; /* the line break ends what is half written there */
     if (write(STDERR_FILENO, sentence + skip, sizeof sentence - 1 - skip) < 0) {
