@@ -68,7 +68,10 @@ replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/f
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
 cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
-HEADERS     := $(filter-out $(foreach i,$(ISAS_off),%_$(i).h),\
+# Device code is C++ and has no meaning alone.
+KERNEL_HEADERS := $(filter-out src/kernels/args%.h src/kernels/kmath.h src/kernels/ref_%.h,\
+                    $(wildcard src/kernels/*.h))
+HEADERS     := $(filter-out $(KERNEL_HEADERS) $(foreach i,$(ISAS_off),%_$(i).h),\
                  $(sort $(wildcard include/*.h src/*/*.h src/*/*/*.h)))
 eval_tests   = 'eval=$(BUILD)/calla-eval --short --every 10'
 check_tests  = 'check/layers=sh tools/check-layers.sh' 'check/source=sh tools/checksrc.sh' \

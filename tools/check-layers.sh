@@ -7,7 +7,8 @@ BEGIN {
     may["format"] = " base format "
     may["text"]   = " base text "
     may["model"]  = " base format model "
-    may["exec"]   = " base format model exec "
+    may["kernels"] = " kernels "
+    may["exec"]   = " base format model kernels exec "
     may["engine"] = " base format model exec text engine "
     may["server"] = " base text engine server "
     may["cli"]    = " base format model exec text engine server cli "
@@ -24,4 +25,4 @@ BEGIN {
         bad = 1
     }
 }
-END { exit bad }' $(find src -name '*.[ch]' -o -name '*.inc' | LC_ALL=C sort)
+END { exit bad }' $(find src -name '*.[ch]' -o -name '*.inc' -o -name '*.cpp' -o -name '*.cu' | LC_ALL=C sort)

@@ -1,0 +1,139 @@
+/* device.h - the narrow waist of the GPU drivers (simt, cuda; metal).
+ *
+ * Does:       memory, ordered small copies, programs (recorded dispatches), submission, waiting.
+ * Owns:       buffers and programs belong to their device and are destroyed before it.
+ * Invariants: submissions, writes and reads take effect in the order of the calls (one queue). A
+ *             dispatch touches only the ranges of its bindings, in the declared way; the emulator
+ *             checks that. Between dispatches of a program only the edges of the recorder order.
+ * Threads:    one caller at a time.
+ * Errors:     CALLA_ERR_MEMORY before anything is half done; CALLA_ERR_DEVICE when the device
+ *             failed: the work since the last successful wait is lost, buffers may hold anything,
+ *             the device can be used again unless gpu_ops.lost says otherwise.
+ */
+#ifndef CALLA_EXEC_GPU_DEVICE_H
+#define CALLA_EXEC_GPU_DEVICE_H
+
+#include "base/error.h"
+
+typedef struct gpu_device gpu_device;
+typedef struct gpu_buffer gpu_buffer;
+typedef struct gpu_program gpu_program;
+
+typedef enum gpu_memory {
+    GPU_MEM_DEVICE, /* device memory; contents undefined at creation */
+    GPU_MEM_HOST    /* seen by both sides at buffer_host(); kernels write it sparingly */
+} gpu_memory;
+
+enum { GPU_READ = 1, GPU_WRITE = 2, GPU_READ_WRITE = 3 };
+
+/* Part of a buffer. off is a multiple of 16. */
+typedef struct gpu_view {
+    gpu_buffer *buf;
+    uint64_t off, bytes;
+} gpu_view;
+
+typedef struct gpu_binding {
+    gpu_view view;
+    uint32_t access; /* GPU_READ, ... */
+} gpu_binding;
+
+#define GPU_BINDINGS_MAX 16u
+#define GPU_ARGS_MAX     128u
+
+/* Index into kernels.inc. */
+typedef enum kernel_id {
+#define K(name, threads, bindings) KERNEL_##name,
+#include "kernels/kernels.inc"
+#undef K
+    KERNEL_COUNT
+} kernel_id;
+
+typedef struct kernel_info {
+    const char *name;
+    uint32_t threads, n_bindings;
+} kernel_info;
+extern const kernel_info kernel_table[KERNEL_COUNT + 1]; /* kernels.c; the last row is empty */
+
+/* One kernel launch over grid_x * grid_y groups. */
+typedef struct gpu_dispatch {
+    uint32_t kernel; /* kernel_id */
+    uint32_t grid_x, grid_y;
+    uint32_t n_bindings, args_bytes;
+    gpu_binding bind[GPU_BINDINGS_MAX];
+    uint8_t args[GPU_ARGS_MAX];
+    /* Cost: bytes that must move through device memory, operations (an fma is two). */
+    double bytes, flops;
+    const char *label; /* for profiles: layer kind and step; static storage */
+} gpu_dispatch;
+
+/* What the recorder hands to a driver. Dispatches are in an order in which running them one after
+ * the other is right. level[i]: dispatches of one level have no hazard among themselves, and depend
+ * on lower levels only. Dependencies of i: dep[dep_first[i] .. dep_first[i + 1]), each < i,
+ * transitively reduced. */
+typedef struct gpu_recording {
+    const gpu_dispatch *dispatch;
+    const uint32_t *level, *dep_first, *dep;
+    uint32_t n, n_levels;
+} gpu_recording;
+
+typedef struct gpu_limits {
+    char name[96];        /* "NVIDIA H200", "SIMT emulator" */
+    uint64_t total_bytes; /* device memory; 0: unknown */
+    uint64_t free_bytes;  /* now */
+    uint32_t n_cores;     /* multiprocessors */
+} gpu_limits;
+
+typedef struct gpu_ops {
+    const char *name; /* "simt", "cuda" */
+    void (*destroy)(gpu_device *d);
+    void (*limits)(gpu_device *d, gpu_limits *out);
+    calla_status (*buffer_create)(gpu_device *d, gpu_memory kind, uint64_t bytes, const char *name,
+                                  gpu_buffer **out, calla_error *err);
+    void (*buffer_destroy)(gpu_device *d, gpu_buffer *b);
+    uint64_t (*buffer_bytes)(const gpu_buffer *b);
+    void *(*buffer_host)(gpu_buffer *b); /* NULL for device memory */
+    /* In order with submissions; src may be reused at once. Large writes may block. */
+    calla_status (*write)(gpu_device *d, gpu_view dst, const void *src, calla_error *err);
+    calla_status (*zero)(gpu_device *d, gpu_view dst, calla_error *err);
+    calla_status (*copy)(gpu_device *d, gpu_view dst, gpu_view src,
+                         calla_error *err); /* equal sizes */
+    /* Waits for all before it. */
+    calla_status (*read)(gpu_device *d, void *dst, gpu_view src, calla_error *err);
+    /* once: will be submitted one time (a driver need not build a graph). Copies the recording. */
+    calla_status (*program_create)(gpu_device *d, const gpu_recording *r, bool once,
+                                   gpu_program **out, calla_error *err);
+    void (*program_destroy)(gpu_device *d, gpu_program *p);
+    calla_status (*submit)(gpu_device *d, gpu_program *p, uint64_t *ticket, calla_error *err);
+    /* Waits until ticket (and all before it) is done; reports its failure. seconds: device time of
+     * that submission, or NULL. */
+    calla_status (*wait)(gpu_device *d, uint64_t ticket, double *seconds, calla_error *err);
+    /* Runs the program's dispatches one by one; seconds[i] of each (0 where not measured). */
+    calla_status (*profile)(gpu_device *d, gpu_program *p, double *seconds, calla_error *err);
+    /* The n-th submission from now fails (1: the next), as a device error; 0: none. For tests. */
+    void (*inject_failure)(gpu_device *d, uint32_t n);
+    /* True after an error that a driver cannot recover from. */
+    bool (*lost)(const gpu_device *d);
+} gpu_ops;
+
+struct gpu_device {
+    const gpu_ops *ops;
+};
+
+typedef struct gpu_simt_options {
+    uint64_t seed;    /* order of groups, simdgroups, lanes; 0: ascending */
+    bool check;       /* shadow memory: races, bounds, uninitialised reads */
+    uint32_t threads; /* groups in parallel when not checking; 0: all processors */
+} gpu_simt_options;
+
+calla_status gpu_simt_create(gpu_device **out, const gpu_simt_options *o, calla_error *err);
+
+/* CALLA_ERR_UNSUPPORTED, with what is missing, when there is no driver, no device, or no kernels in
+ * this build. */
+calla_status gpu_cuda_create(gpu_device **out, uint32_t i_device, calla_error *err);
+
+static inline gpu_view gpu_sub(gpu_view v, uint64_t off, uint64_t bytes)
+{
+    return (gpu_view){v.buf, v.off + off, bytes};
+}
+
+#endif
