@@ -89,7 +89,8 @@ LIB_DIRS := base format model kernels exec exec/cpu exec/gpu exec/gpu/simt exec/
 LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o
+include mk/cuda.mk
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # ---- Building ----------------------------------------------------------------------------------

@@ -74,6 +74,9 @@ typedef struct gpu_recording {
     const gpu_dispatch *dispatch;
     const uint32_t *level, *dep_first, *dep;
     uint32_t n, n_levels;
+    /* A driver may start a dispatch before the one it depends on has ended: PDL_WAIT() orders the
+     * rest (switch pdl). The recorder leaves it false. */
+    bool early_start;
 } gpu_recording;
 
 typedef struct gpu_limits {
@@ -81,6 +84,7 @@ typedef struct gpu_limits {
     uint64_t total_bytes; /* device memory; 0: unknown */
     uint64_t free_bytes;  /* now */
     uint32_t n_cores;     /* multiprocessors */
+    bool native_mm;       /* has the main loops of prim_*_<target>.h (CUDA: sm_90a) */
 } gpu_limits;
 
 typedef struct gpu_ops {
