@@ -326,6 +326,6 @@ calla_status rec_finish(recorder *r, bool serial, gpu_recording *out, calla_erro
         if (err != NULL) *err = r->err;
         return r->status;
     }
-    *out = (gpu_recording){r->dispatch, r->level, r->dep_first, r->dep, r->n, n_levels};
+    *out = (gpu_recording){r->dispatch, r->level, r->dep_first, r->dep, r->n, n_levels, false};
     return CALLA_OK;
 }
