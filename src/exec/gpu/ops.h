@@ -101,12 +101,15 @@ void op_argmax(gpu_context *g, uint32_t n, uint32_t n_valid, gpu_view logits, gp
 
 /* ---- decode products (ops_gemv.c); T <= 16 ---- */
 
+/* Of op_gemv and op_gemv_add, for any matrix of the model. */
+uint64_t op_gemv_scratch(const model_shape *s, uint32_t n);
 /* y [T][rows] = W RMS1(x; norm). norm.buf NULL: y = W x. rows_of.buf not NULL: row t of x is
- * rows_of[t] (u32). */
-void op_gemv(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, gpu_view rows_of,
-             const gpu_q4 *w, gpu_view y);
+ * rows_of[t] (u32), all below n_x, the rows of x (n without rows_of). */
+void op_gemv(gpu_context *g, uint32_t n, gpu_view x, uint32_t n_x, gpu_view norm, gpu_view rows_of,
+             const gpu_q4 *w, gpu_view scratch, gpu_view y);
 /* x [T][rows] += W in, in [T][cols]. */
-void op_gemv_add(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, gpu_view x);
+void op_gemv_add(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, gpu_view scratch,
+                 gpu_view x);
 /* Router of decode: logits as in op_top8 from RMS1(x; norm), then ids and weights. The scratch's
  * first 4 KiB must be zero before the first use and are left zero. */
 uint64_t op_router_scratch(const model_shape *s, uint32_t n);
