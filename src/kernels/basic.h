@@ -1,34 +1,6 @@
 /* basic.h - embedding, norms, routing, argmax. References: ref_basic.h. */
-
-/* ---- Shared by the decode kernels ---- */
-
-/* The mean square of a row in its pinned order: float4 number i belongs to partial (i / 32) % 4 and
- * lane i % 32; a lane adds ascending, then the xor tree, then ((p0 + p1) + (p2 + p3)). One
- * partial: */
-KFN float rms_partial(DPTR(const float) x, uint n, uint p, uint lane)
-{
-    float s = 0.0f;
-    for (uint i = 4 * (32 * p + lane); i < n; i += 512) {
-        const float4 v = ld16f(x, i);
-        s = KFMA(v.x, v.x, s);
-        s = KFMA(v.y, v.y, s);
-        s = KFMA(v.z, v.z, s);
-        s = KFMA(v.w, v.w, s);
-    }
-    return simd_sum_f32(s);
-}
-
-KFN float rms_inverse(float p0, float p1, float p2, float p3, uint n, float eps)
-{
-    return kx_rsqrt(((p0 + p1) + (p2 + p3)) / (float)n + eps);
-}
-
-/* Unsigned integers in the order of the floats; +0 and -0 are one. */
-KFN uint order_key(float x)
-{
-    const uint u = KBITS(x + 0.0f);
-    return (u & 0x80000000u) != 0u ? ~u : (u | 0x80000000u);
-}
+#include "kernels/args_basic.h"
+#include "kernels/basic_fn.h"
 
 /* ---- Embedding ---- */
 
@@ -39,13 +11,8 @@ KFN uint order_key(float x)
  * grid    T groups
  * cost    T (4.6 H + 256) bytes
  * ref     ref_embed, bitwise */
-KERNEL(basic_embed, 256,
-       KIN(0, uint, tok),
-       KIN(1, uint, codes),
-       KIN(2, uint, sb),
-       KIN(3, float, inv_freq),
-       KOUT(4, float, x),
-       KOUT(5, float, rope),
+KERNEL(basic_embed, 256, KIN(0, uint, tok), KIN(1, uint, codes), KIN(2, uint, sb),
+       KIN(3, float, inv_freq), KOUT(4, float, x), KOUT(5, float, rope),
        KARG(6, basic_embed_args, a))
 {
     KCTX;
@@ -86,10 +53,7 @@ KERNEL_END
  * grid    T groups
  * cost    6 T n bytes; memory bound
  * ref     ref_norm, bitwise */
-KERNEL(basic_norm_bf16, 128,
-       KIN(0, float, x),
-       KIN(1, float, w),
-       KOUT(2, ushort, y),
+KERNEL(basic_norm_bf16, 128, KIN(0, float, x), KIN(1, float, w), KOUT(2, ushort, y),
        KARG(3, basic_norm_args, a))
 {
     KCTX;
@@ -117,45 +81,6 @@ KERNEL_END
 
 /* ---- Routing ---- */
 
-/* A lane's logits: expert 32 j + lane in v[j], -1e30 where there is none. */
-template <uint J> struct route_logits {
-    float v[J];
-};
-
-/* One simdgroup: ids [n_used] of the largest logits, falling, ties to the lower id; weights
- * [n_used + 1]: their softmax, then sigmoid(shared). A round is two reductions of integers. */
-template <uint J>
-KFN void route_pick(THREF(const route_logits<J>) l, float shared, uint n_used, uint lane,
-                    DPTR(uint) ids, DPTR(float) weights)
-{
-    uint key[J];
-    UNROLL for (uint j = 0; j < J; j++) key[j] = order_key(l.v[j]);
-    uint my_id = 0, my_key = 0;
-    for (uint r = 0; r < n_used; r++) {
-        uint best = key[0], best_j = 0;
-        UNROLL for (uint j = 1; j < J; j++)
-        {
-            best_j = key[j] > best ? j : best_j;
-            best = key[j] > best ? key[j] : best;
-        }
-        const uint top = simd_max_u32(best);
-        const uint id = simd_min_u32(best == top ? 32 * best_j + lane : 0xffffffffu);
-        UNROLL for (uint j = 0; j < J; j++) key[j] = id == 32 * j + lane ? 0u : key[j];
-        my_id = lane == r ? id : my_id;
-        my_key = lane == r ? top : my_key;
-    }
-    /* the key is the logit again: 0 has become +0, which exp does not see */
-    const float mine = KFLOAT((my_key & 0x80000000u) != 0u ? (my_key & 0x7fffffffu) : ~my_key);
-    const float largest = simd_lane_f32(mine, 0);
-    const float e = lane < n_used ? kx_exp(mine - largest) : 0.0f;
-    const float sum = simd_sum_f32(e);
-    if (lane < n_used) {
-        ids[lane] = my_id;
-        weights[lane] = e / sum;
-    }
-    if (lane == 0) weights[n_used] = kx_sigmoid(shared);
-}
-
 template <uint J>
 KFN void top8_row(DPTR(const float) logits, DPTR(uint) ids, DPTR(float) weights, uint t,
                   uint n_experts, uint n_used, uint lane)
@@ -175,33 +100,25 @@ KFN void top8_row(DPTR(const float) logits, DPTR(uint) ids, DPTR(float) weights,
  * grid    T / 4 groups, a simdgroup a token
  * cost    4 T (E + 2 U) bytes; latency bound
  * ref     ref_top8, bitwise */
-KERNEL(basic_top8, 128,
-       KIN(0, float, logits),
-       KOUT(1, uint, ids),
-       KOUT(2, float, weights),
+KERNEL(basic_top8, 128, KIN(0, float, logits), KOUT(1, uint, ids), KOUT(2, float, weights),
        KARG(3, basic_top8_args, a))
 {
     KCTX;
     PDL_LAUNCH();
     PDL_WAIT();
     const uint t = 4 * gx + sg;
-    if (t < a.n_tokens)
-        top8_row<8>(logits, ids, weights, t, a.n_experts, a.n_used, lane);
+    if (t < a.n_tokens) top8_row<8>(logits, ids, weights, t, a.n_experts, a.n_used, lane);
 }
 KERNEL_END
 
-KERNEL(basic_top8_wide, 128,
-       KIN(0, float, logits),
-       KOUT(1, uint, ids),
-       KOUT(2, float, weights),
+KERNEL(basic_top8_wide, 128, KIN(0, float, logits), KOUT(1, uint, ids), KOUT(2, float, weights),
        KARG(3, basic_top8_args, a))
 {
     KCTX;
     PDL_LAUNCH();
     PDL_WAIT();
     const uint t = 4 * gx + sg;
-    if (t < a.n_tokens)
-        top8_row<32>(logits, ids, weights, t, a.n_experts, a.n_used, lane);
+    if (t < a.n_tokens) top8_row<32>(logits, ids, weights, t, a.n_experts, a.n_used, lane);
 }
 KERNEL_END
 
@@ -236,9 +153,7 @@ KFN void argmax_group(uint key, uint id, TPTR(uint) part, uint lane, uint sg, ui
  * grid    n_blocks x T
  * cost    4 T V bytes; memory bound
  * ref     ref_argmax, with basic_argmax_final */
-KERNEL(basic_argmax_part, 256,
-       KIN(0, float, logits),
-       KOUT(1, uint, pairs),
+KERNEL(basic_argmax_part, 256, KIN(0, float, logits), KOUT(1, uint, pairs),
        KARG(2, basic_argmax_args, a))
 {
     KCTX;
@@ -272,9 +187,7 @@ KERNEL(basic_argmax_part, 256,
 KERNEL_END
 
 /* basic_argmax_final: best[t] from the pairs. Grid: T groups. */
-KERNEL(basic_argmax_final, 128,
-       KIN(0, uint, pairs),
-       KOUT(1, uint, best),
+KERNEL(basic_argmax_final, 128, KIN(0, uint, pairs), KOUT(1, uint, best),
        KARG(2, basic_argmax_args, a))
 {
     KCTX;

@@ -91,8 +91,7 @@ void ref_top8(uint32_t n, uint32_t n_experts, uint32_t n_used, const float *logi
     }
 }
 
-void ref_argmax(uint32_t n, uint32_t n_vocab, uint32_t n_valid, const float *logits,
-                uint32_t *best)
+void ref_argmax(uint32_t n, uint32_t n_vocab, uint32_t n_valid, const float *logits, uint32_t *best)
 {
     for (uint32_t t = 0; t < n; t++) {
         const float *row = logits + (size_t)t * n_vocab;
