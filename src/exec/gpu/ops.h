@@ -143,7 +143,8 @@ typedef struct gpu_gdn {
     gpu_view state; /* [slots][gdn_v_heads][16384], each head in the kernels' own order */
     gpu_view ring;  /* [slots][4][C]: inputs of the convolution, position p in row p & 3 */
 } gpu_gdn;
-/* Decode: y [T][N1] -> o [T][VW], gated and normed; state and ring of each token's slot advance. */
+/* Decode: y [T][N1] -> o [T][VW], gated and normed; state and ring of each token's slot advance.
+ * The scratch's first 4 KiB must be zero before the first use and are left zero. */
 uint64_t op_gdn_step_scratch(const model_shape *s, uint32_t n);
 void op_gdn_step(gpu_context *g, uint32_t n, gpu_view tok, const gpu_gdn *l, gpu_view y,
                  gpu_view scratch, gpu_view o);
@@ -152,7 +153,9 @@ void op_gdn_step(gpu_context *g, uint32_t n, gpu_view tok, const gpu_gdn *l, gpu
 uint64_t op_gdn_scan_scratch(const model_shape *s, uint32_t n, uint32_t n_segs);
 void op_gdn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, gpu_view tok, gpu_view seg,
                  const gpu_gdn *l, gpu_view y, gpu_view scratch, gpu_view o);
-/* One head's state between the kernels' order and [k][v] (host memory, 16,384 floats each). */
+/* One head's state (host memory, 16,384 floats) between the kernels' order, state, and [k][v],
+ * image.
+ */
 void gdn_state_to_image(const float *state, float *image);
 void gdn_state_from_image(const float *image, float *state);
 
