@@ -68,7 +68,7 @@ C_FLAGS := -std=c11 -ffp-contract=off -fno-math-errno -fvisibility=hidden \
 COMPILE := $(CC) -Iinclude -Isrc $(LIB_CPPFLAGS) $(C_FLAGS) $(OPT) $(SAN) $(CPPFLAGS) $(CFLAGS)
 DIAG    := $(WARN) $(if $(filter 1,$(WERROR)),-Werror)
 LINK    := $(CC) $(SAN) $(LDFLAGS)
-LINK_LIBS := $(LIB_LDLIBS) -lm -lpthread $(if $(filter Linux,$(OS)),-ldl) $(LDLIBS)
+LINK_LIBS := $(LIB_LDLIBS) -lm -lpthread $(LDLIBS)
 
 # The last part of a file's name, as in matmul_avx2.c, says which instructions it may use.
 ISA_avx2       := -mavx2 -mfma
@@ -90,7 +90,8 @@ LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 include mk/cuda.mk
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ)
+include mk/gpu.mk
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ) $(SIMT_OBJ)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # ---- Building ----------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
-programs: all $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check)
+programs: all $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check) $(BUILD)/calla-gpu-check
 
 # ---- Running them ------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ test: ## all tests (a few minutes at most); installs what is missing first
 	@CC='$(CC)' sh tools/deps.sh test
 	@$(MAKE) --no-print-directory run-tests
 run-tests: programs
-	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(replay_tests) $(cli_tests) $(script_tests) $(eval_tests)
+	$(run) $(check_tests) $(unit_tests) $(kernel_tests) $(gpu_tests) $(replay_tests) $(cli_tests) $(script_tests) $(eval_tests)
 unit: $(UNIT_BIN) ## unit tests only
 	$(run) $(unit_tests)
 check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C reference

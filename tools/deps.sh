@@ -5,7 +5,7 @@
 #   deps.sh build|test|ci             installs what is missing with apt or Homebrew, or names it
 #
 # build: what a program needs; test: and cmocka; ci: and the tools of .ci/run.
-# Environment: CC, CPPFLAGS, LDFLAGS as the build uses them.
+# Environment: CC, CXX, CPPFLAGS, LDFLAGS as the build uses them.
 set -u
 CC=${CC:-cc}
 
@@ -15,6 +15,17 @@ compiles() {
         echo "#include <$h>"
     done | { cat; echo 'int main(void) { return 0; }'; } |
         $CC ${CPPFLAGS:-} -x c - -o /dev/null ${LDFLAGS:-} "$2" 2>/dev/null
+}
+
+# The C++ compiler that belongs to CC, as mk/gpu.mk chooses it.
+compiles_cxx() {
+    case $CC in
+    *clang*) cxx=$(echo "$CC" | sed 's/clang/clang++/') ;;
+    *gcc*) cxx=$(echo "$CC" | sed 's/gcc/g++/') ;;
+    *) cxx=c++ ;;
+    esac
+    echo '#include <utility>
+int main() { return 0; }' | ${CXX:-$cxx} -std=c++17 -x c++ -fsyntax-only - 2>/dev/null
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -42,6 +53,7 @@ find_missing() {
     check utf8proc libutf8proc-dev utf8proc compiles utf8proc.h -lutf8proc
     check libmicrohttpd libmicrohttpd-dev libmicrohttpd compiles microhttpd.h -lmicrohttpd
     check libedit libedit-dev libedit compiles histedit.h -ledit
+    check c++ g++ - compiles_cxx
     [ "$1" = build ] && return
     check cmocka libcmocka-dev cmocka compiles cmocka.h -lcmocka
     [ "$1" = test ] && return

@@ -46,6 +46,9 @@ KFN float kx_float(unsigned u)
 }
 #endif
 
+#define kmin(a, b) ((a) < (b) ? (a) : (b))
+#define kmax(a, b) ((a) > (b) ? (a) : (b))
+
 /* bf16 is a 16-bit storage type; arithmetic is f32. Rounds to nearest, ties to even. NaN stays NaN.
  */
 KFN float kx_bf16_load(unsigned h)

@@ -1,0 +1,41 @@
+# The SIMT emulator's kernels (C++17, no C++ library needed) and the check of GPU kernels.
+#   CXX         the C++ compiler; by default the one that belongs to CC
+#   GPU_ARGS    arguments for check-gpu
+
+ifneq ($(filter default undefined,$(origin CXX)),)
+CXX := $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(if \
+            $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC)),c++))
+endif
+CXX_FLAGS := -std=c++17 -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden \
+             -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+             $(if $(filter x86_64,$(ARCH)),-mavx2 -mfma)
+CXX_WARN  := -Wall -Wextra -Wdouble-promotion -Wundef -Wvla $(if $(filter 1,$(WERROR)),-Werror)
+CXX_COMPILE := $(CXX) -Iinclude -Isrc $(CXX_FLAGS) $(OPT) $(SAN) $(if $(SAN),-fno-sanitize=vptr) \
+               $(CPPFLAGS) $(CXXFLAGS)
+
+SIMT_SRC := $(sort $(wildcard src/exec/gpu/simt/*.cpp))
+SIMT_OBJ := $(SIMT_SRC:%.cpp=$(BUILD)/%.o)
+
+$(BUILD)/cxx-flags.txt: FORCE
+	$(call record,$(CXX_COMPILE))
+$(BUILD)/%.o: %.cpp $(BUILD)/cxx-flags.txt
+	@mkdir -p $(@D)
+	$(Q)$(CXX_COMPILE) $(CXX_WARN) $(EXTRA) -MMD -MP -c $< -o $@
+
+# Every tests/gpu/check_X.c defines check_X_cases[].
+GPU_CHECK_SRC  := $(sort $(wildcard tests/gpu/*.c))
+GPU_CHECK_OBJ  := $(GPU_CHECK_SRC:%.c=$(BUILD)/%.o)
+GPU_FAMILIES   := $(patsubst tests/gpu/check_%.c,%,$(wildcard tests/gpu/check_*.c))
+$(GPU_CHECK_OBJ): EXTRA := -Itests -DGPU_FAMILIES='$(foreach f,$(GPU_FAMILIES),F($(f)))'
+$(GPU_CHECK_OBJ): $(BUILD)/gpu-families.txt
+$(BUILD)/gpu-families.txt: FORCE
+	$(call record,$(GPU_FAMILIES))
+$(BUILD)/calla-gpu-check: $(GPU_CHECK_OBJ) $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+
+gpu_tests = 'gpu=$(BUILD)/calla-gpu-check'
+check-gpu: $(BUILD)/calla-gpu-check ## GPU kernels against their references; GPU_ARGS='--device cuda --time'
+	$(BUILD)/calla-gpu-check $(GPU_ARGS)
+
+.PHONY: check-gpu
+-include $(patsubst %.o,%.d,$(wildcard $(SIMT_OBJ) $(GPU_CHECK_OBJ)))

@@ -1,0 +1,32 @@
+// The kernels for the SIMT emulator. No C++ run-time library is needed.
+#include "kernels/dialect.h"
+
+#include "kernels/util.h"
+#if __has_include("kernels/basic.h")
+#include "kernels/basic.h"
+#endif
+#if __has_include("kernels/gemv.h")
+#include "kernels/gemv.h"
+#endif
+#if __has_include("kernels/gemm.h")
+#include "kernels/gemm.h"
+#endif
+#if __has_include("kernels/gdn.h")
+#include "kernels/gdn.h"
+#endif
+#if __has_include("kernels/attn.h")
+#include "kernels/attn.h"
+#endif
+
+#define K(name, threads, n_bindings) SIMT_ASSERT(name, threads, n_bindings)
+#include "kernels/kernels.inc"
+#undef K
+
+extern "C" {
+extern const simt_kernel simt_kernels_fast[];
+const simt_kernel simt_kernels_fast[] = {
+#define K(name, threads, n_bindings) SIMT_ROW(name, threads, n_bindings)
+#include "kernels/kernels.inc"
+#undef K
+    {nullptr, 0, 0, nullptr}};
+}

@@ -1,0 +1,201 @@
+/* calla-gpu-check.c - holds every GPU kernel against its plain C reference, on the emulator or a
+ * device. The last line is "N passed, N failed". */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fpenv.h"
+#include "base/mem.h"
+#include "check_priv.h"
+
+#define F(family) extern const check_case check_##family##_cases[];
+GPU_FAMILIES
+#undef F
+
+static const check_case *const families[] = {
+#define F(family) check_##family##_cases,
+    GPU_FAMILIES
+#undef F
+};
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+typedef struct options {
+    const char *device, *only;
+    uint64_t seed;
+    uint32_t n_draws, reps;
+    bool list, time, fast;
+    double peak_gbs, peak_tflops;
+} options;
+
+static const char usage[] =
+    "usage: calla-gpu-check [options]\n"
+    "  --device simt|cuda  default simt\n"
+    "  --only TEXT         cases whose name contains TEXT\n"
+    "  --seed N            default 1; values, shapes and the emulator's schedule\n"
+    "  --draws N           draws a case, default 3\n"
+    "  --fast              the emulator without its checks\n"
+    "  --time              time the cases, and run those that only measure\n"
+    "  --reps N            repetitions when timing, default 20\n"
+    "  --gbs X --tflops X  ceilings to print percentages of\n"
+    "  --list              names of cases\n";
+
+/* The emulator's schedule changes with every draw; other devices live on. */
+static void open_device(check *c, const options *o, uint64_t schedule)
+{
+    calla_error err;
+    calla_status st;
+    const gpu_simt_options simt = {.seed = schedule, .check = !o->fast && !o->time};
+    if (strcmp(o->device, "simt") == 0)
+        st = gpu_simt_create(&c->dev, &simt, &err);
+    else
+#if defined(GPU_CHECK_CUDA)
+        st = gpu_cuda_create(&c->dev, 0, &err);
+#else
+        st = err_set(&err, CALLA_ERR_UNSUPPORTED, "no driver \"%s\" in this build", o->device);
+#endif
+    if (st == CALLA_OK) st = recorder_create(&c->rec, c->dev, &err);
+    if (st != CALLA_OK) {
+        fprintf(stderr, "calla-gpu-check: %s\n", err.message);
+        exit(2);
+    }
+}
+
+static void close_device(check *c)
+{
+    recorder_destroy(c->rec);
+    if (c->dev != NULL) c->dev->ops->destroy(c->dev);
+    c->rec = NULL;
+    c->dev = NULL;
+}
+
+static void release(check *c)
+{
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        c->dev->ops->buffer_destroy(c->dev, c->buffers[i]);
+    for (uint32_t i = 0; i < c->n_blocks; i++)
+        mem_free_aligned(c->blocks[i]);
+    c->n_buffers = c->n_blocks = 0;
+}
+
+static uint64_t name_hash(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s != '\0'; s++)
+        h = (h ^ (uint8_t)*s) * 0x100000001b3u;
+    return h;
+}
+
+/* Values depend on the seed, the case's name and the draw alone, so that it can be run alone. */
+static bool run_case(check *c, const check_case *k, const options *o)
+{
+    const bool simt = strcmp(o->device, "simt") == 0;
+    const uint32_t n = (k->flags & CHECK_BENCH) != 0 ? 1 : o->n_draws;
+    c->name = k->name;
+    c->failed = false;
+    c->worst = 0;
+    for (uint32_t i = 0; i < n && !c->failed; i++) {
+        c->rng = (o->seed + i) * 0x2545f4914f6cdd1du + name_hash(k->name);
+        c->shape[0] = '\0';
+        if (simt) open_device(c, o, o->seed + i - 1); /* the first of seed 1 in ascending order */
+        k->run(c);
+        release(c);
+        if (simt) close_device(c);
+        if (c->failed) {
+            printf("FAIL %s (%s): %s\n", k->name, c->shape, c->failure);
+            printf(
+                "     again: build/calla-gpu-check --device %s --seed %llu --draws 1 --only %s%s\n",
+                o->device, (unsigned long long)(o->seed + i), k->name, o->fast ? " --fast" : "");
+        }
+    }
+    if (!c->failed && c->worst > 0)
+        printf("ok   %s: worst error %.2f of the bound\n", k->name, c->worst);
+    else if (!c->failed)
+        printf("ok   %s\n", k->name);
+    (void)fflush(stdout);
+    return !c->failed;
+}
+
+static bool wanted(const check_case *k, const options *o)
+{
+    if (o->only != NULL && strstr(k->name, o->only) == NULL) return false;
+    if ((k->flags & CHECK_BENCH) != 0 && !o->time) return false;
+    return (k->flags & CHECK_ON_DEVICE) == 0 || strcmp(o->device, "simt") != 0;
+}
+
+static int run_all(const options *o)
+{
+    static check c;
+    unsigned n_passed = 0, n_failed = 0;
+    c.time_reps = o->time ? o->reps : 0;
+    c.peak_gbs = o->peak_gbs;
+    c.peak_tflops = o->peak_tflops;
+    if (strcmp(o->device, "simt") != 0) open_device(&c, o, 0);
+    printf("device %s, seed %llu, %u draws\n", o->device, (unsigned long long)o->seed, o->n_draws);
+    for (size_t f = 0; f < N_FAMILIES; f++)
+        for (const check_case *k = families[f]; k->name != NULL; k++) {
+            if (!wanted(k, o)) continue;
+            if (run_case(&c, k, o))
+                n_passed++;
+            else
+                n_failed++;
+        }
+    close_device(&c);
+    printf("%u passed, %u failed\n", n_passed, n_failed);
+    return n_failed > 0 || n_passed == 0;
+}
+
+static double number(const char *option, const char *text)
+{
+    char *end = NULL;
+    const double x = text == NULL ? -1 : strtod(text, &end);
+    if (!(x >= 0) || end == text || *end != '\0') {
+        fprintf(stderr, "calla-gpu-check: %s: expected a number, found \"%s\"\n", option,
+                text != NULL ? text : "");
+        exit(2);
+    }
+    return x;
+}
+
+static bool parse(options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(a, "--list") == 0 || strcmp(a, "--time") == 0 || strcmp(a, "--fast") == 0) {
+            *(a[2] == 'l' ? &o->list : a[2] == 't' && a[3] == 'i' ? &o->time : &o->fast) = true;
+            continue;
+        }
+        i++;
+        if (strcmp(a, "--device") == 0 && value != NULL)
+            o->device = value;
+        else if (strcmp(a, "--only") == 0 && value != NULL)
+            o->only = value;
+        else if (strcmp(a, "--seed") == 0)
+            o->seed = (uint64_t)number(a, value);
+        else if (strcmp(a, "--draws") == 0)
+            o->n_draws = (uint32_t)number(a, value);
+        else if (strcmp(a, "--reps") == 0)
+            o->reps = (uint32_t)number(a, value);
+        else if (strcmp(a, "--gbs") == 0)
+            o->peak_gbs = number(a, value);
+        else if (strcmp(a, "--tflops") == 0)
+            o->peak_tflops = number(a, value);
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.device = "simt", .seed = 1, .n_draws = 3, .reps = 20};
+    if (!parse(&o, argc, argv) || o.reps == 0) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    (void)fpenv_flush_denormals();
+    if (!o.list) return run_all(&o);
+    for (size_t f = 0; f < N_FAMILIES; f++)
+        for (const check_case *k = families[f]; k->name != NULL; k++)
+            puts(k->name);
+    return 0;
+}
