@@ -8,6 +8,7 @@
 #define ATTN_DIM        256
 #define ATTN_BLOCKS_MAX 64 /* key blocks of a sequence */
 #define ATTN_BLOCK_MIN  32 /* keys; every block is a multiple of it */
+#define ATTN_MMA_GROUP  8  /* query heads of a KV head that the decode products take */
 
 typedef struct attn_args {
     uint32_t n_heads, n_kv_heads;

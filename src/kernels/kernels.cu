@@ -35,5 +35,6 @@
 #if KX_IS(5)
 #if __has_include("kernels/attn.h")
 #include "kernels/attn.h"
+#include "kernels/attn_mma.h"
 #endif
 #endif

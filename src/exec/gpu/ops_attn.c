@@ -91,8 +91,10 @@ uint64_t op_attn_step_scratch(const model_shape *s, uint32_t n, uint32_t max_len
     return step_views(s, n, key_blocks(max_len), (gpu_view){NULL, 0, 0}).bytes;
 }
 
-static kernel_id step_kernel(bool fused, bool pack, bool coalesce)
+/* mma: both pack and coalesce. */
+static kernel_id step_kernel(bool fused, bool pack, bool coalesce, bool mma)
 {
+    if (mma) return fused ? KERNEL_attn_step_fused_mma : KERNEL_attn_step_plain_mma;
     static const kernel_id k[2][2][2] = {
         {{KERNEL_attn_step_plain_one_strided, KERNEL_attn_step_plain_one},
          {KERNEL_attn_step_plain_pack_strided, KERNEL_attn_step_plain_pack}},
@@ -110,16 +112,20 @@ void op_attn_step(gpu_context *g, uint32_t n, uint32_t max_len, gpu_view tok, co
     const step_scratch s = step_views(g->shape, n, a.n_blocks, scratch);
     const bool fused = !g->off[GPU_SW_fuse_qkprep];
     const bool pack = !g->off[GPU_SW_gqa_pack] && a.group <= PACK_MAX;
+    const bool coalesce = !g->off[GPU_SW_kv_coalesce];
+    const bool mma =
+        g->native_mm && !g->off[GPU_SW_attn_mm] && pack && coalesce && a.group <= ATTN_MMA_GROUP;
+    const gpu_view q = gpu_sub(s.q, 0, mma ? s.q.bytes / 2 : s.q.bytes);
     const double keys = (double)n * max_len;
 
-    if (!fused) prepare(g, &a, tok, l, y, rope, s.q, false);
-    rec_dispatch(g->rec, step_kernel(fused, pack, !g->off[GPU_SW_kv_coalesce]),
+    if (!fused) prepare(g, &a, tok, l, y, rope, q, mma);
+    rec_dispatch(g->rec, step_kernel(fused, pack, coalesce, mma),
                  (pack ? a.n_kv_heads : a.n_heads) * a.n_blocks, n);
     if (fused) {
         bind_prepare(g, &a, tok, l, y, rope);
     } else {
         rec_read(g->rec, gpu_sub(tok, 0, (uint64_t)n * sizeof(tok_entry)));
-        rec_read(g->rec, s.q);
+        rec_read(g->rec, q);
         rec_read(g->rec, cache(&a, l->k));
         rec_read(g->rec, cache(&a, l->v));
     }

@@ -1,0 +1,268 @@
+/* attn.h and attn_mma.h: decode and prefill attention. */
+#include <string.h>
+
+#include "check.h"
+#include "kernels/ref_attn.h"
+
+#define D ATTN_DIM
+
+/* One drawn problem: shapes, inputs, caches. */
+typedef struct problem {
+    model_shape shape;
+    attn_args a;
+    uint32_t n_seqs, max_len;
+    tok_entry *tok;
+    seg_entry *seg;
+    float *y, *rope, *q_norm, *k_norm;
+    uint16_t *k, *v; /* before the step; the reference appends here */
+    gpu_view vtok, vseg, vy, vrope, vscratch, vo;
+    gpu_attn l;
+} problem;
+
+/* Query and KV heads: the two models, then groups that no quad divides. */
+static void draw_heads(check *c, model_shape *s, bool any)
+{
+    static const uint32_t odd[][2] = {{3, 1}, {4, 2}, {10, 2}, {12, 1}, {16, 1}, {20, 1}, {6, 1}};
+    *s = check_below(c, 2) == 0 ? check_nano : check_35b;
+    if (!any || check_below(c, 2) == 0) return;
+    const uint32_t i = check_below(c, sizeof odd / sizeof *odd);
+    s->n_heads = odd[i][0];
+    s->n_kv_heads = odd[i][1];
+}
+
+static void draw_inputs(check *c, problem *p)
+{
+    const uint32_t n = p->a.n_tokens;
+    p->y = check_floats(c, (uint64_t)n * p->a.y_pitch, -2, 2);
+    p->rope = check_host(c, (uint64_t)n * 64 * 4);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < 32; i++) {
+            const kx_sincos_result r = kx_sincos(check_uniform(c, 0, 1000));
+            p->rope[t * 64 + i] = r.c;
+            p->rope[t * 64 + 32 + i] = r.s;
+        }
+    p->q_norm = check_floats(c, D, 0.5f, 3);
+    p->k_norm = check_floats(c, D, 0.5f, 3);
+    /* Rows that no sequence has reached hold NaN: nobody may look. */
+    const uint64_t rows = (uint64_t)p->a.n_kv_heads * p->a.n_rows;
+    p->k = check_bf16s(c, rows * D, -2, 2);
+    p->v = check_bf16s(c, rows * D, -2, 2);
+}
+
+static bool in_cache(const problem *p, uint32_t row)
+{
+    for (uint32_t t = 0; t < p->a.n_tokens; t++)
+        if (row >= p->tok[t].kv_row && row < p->tok[t].kv_row + p->tok[t].pos) return true;
+    return false;
+}
+
+static void spoil(problem *p)
+{
+    for (uint32_t h = 0; h < p->a.n_kv_heads; h++)
+        for (uint32_t r = 0; r < p->a.n_rows; r++)
+            for (uint32_t d = 0; d < D && !in_cache(p, r); d++) {
+                p->k[((uint64_t)h * p->a.n_rows + r) * D + d] = 0x7fc0;
+                p->v[((uint64_t)h * p->a.n_rows + r) * D + d] = 0x7fc0;
+            }
+}
+
+static void make_views(check *c, problem *p, uint64_t scratch, uint32_t o_bytes)
+{
+    const uint64_t n = p->a.n_tokens, cache = (uint64_t)p->a.n_kv_heads * p->a.n_rows * D * 2;
+    p->vtok = check_view(c, "tok", n * sizeof(tok_entry), p->tok);
+    if (p->seg != NULL) p->vseg = check_view(c, "seg", p->n_seqs * sizeof(seg_entry), p->seg);
+    p->vy = check_view(c, "y", n * p->a.y_pitch * 4, p->y);
+    p->vrope = check_view(c, "rope", n * 256, p->rope);
+    p->l.q_norm = check_view(c, "q_norm", D * 4, p->q_norm);
+    p->l.k_norm = check_view(c, "k_norm", D * 4, p->k_norm);
+    p->l.k = check_view(c, "k", cache, p->k);
+    p->l.v = check_view(c, "v", cache, p->v);
+    p->l.n_rows = p->a.n_rows;
+    p->vscratch = check_view(c, "scratch", scratch, NULL);
+    p->vo = check_view(c, "o", n * p->a.n_heads * D * o_bytes, NULL);
+}
+
+static void set_args(problem *p)
+{
+    const model_shape *s = &p->shape;
+    p->a.n_heads = s->n_heads;
+    p->a.n_kv_heads = s->n_kv_heads;
+    p->a.group = s->n_heads / s->n_kv_heads;
+    p->a.y_pitch = 2 * shape_q_width(s) + 2 * shape_kv_width(s);
+    p->a.eps = s->rms_eps;
+}
+
+/* A decode batch: every token at the end of its own sequence, with gaps between sequences. */
+static void draw_step(check *c, problem *p, bool any_heads)
+{
+    static const uint32_t edges[] = {0, 1, 3, 4, 15, 16, 31, 32, 63, 64, 127};
+    draw_heads(c, &p->shape, any_heads);
+    set_args(p);
+    p->n_seqs = p->a.n_tokens = 1 + check_below(c, 3);
+    p->tok = check_host(c, p->n_seqs * sizeof *p->tok);
+    for (uint32_t t = 0; t < p->n_seqs; t++) {
+        const uint32_t pos = check_below(c, 2) == 0 ? CHECK_PICK(c, edges) : check_below(c, 300);
+        p->a.n_rows += check_below(c, 5);
+        p->tok[t] = (tok_entry){7, pos, t, p->a.n_rows};
+        p->a.n_rows += pos + 1;
+        if (pos + 1 > p->max_len) p->max_len = pos + 1;
+    }
+    p->a.n_rows += check_below(c, 40);
+    draw_inputs(c, p);
+    spoil(p);
+}
+
+static bool run_step(check *c, problem *p, gpu_context *g, uint32_t max_len)
+{
+    op_attn_step(g, p->a.n_tokens, max_len, p->vtok, &p->l, p->vy, p->vrope, p->vscratch, p->vo);
+    return check_run(c);
+}
+
+static void same_cache(check *c, problem *p)
+{
+    const uint64_t rows = (uint64_t)p->a.n_kv_heads * p->a.n_rows;
+    check_same_u16(c, "k", check_fetch(c, p->l.k), p->k, rows, D);
+    check_same_u16(c, "v", check_fetch(c, p->l.v), p->v, rows, D);
+}
+
+/* All scalar forms. */
+static void step(check *c)
+{
+    problem p = {0};
+    draw_step(c, &p, true);
+    gpu_context *g = check_context(c, &p.shape);
+    g->off[GPU_SW_attn_mm] = true;
+    g->off[GPU_SW_fuse_qkprep] = check_below(c, 2) == 0;
+    g->off[GPU_SW_gqa_pack] = check_below(c, 2) == 0;
+    g->off[GPU_SW_kv_coalesce] = check_below(c, 2) == 0;
+    g->off[GPU_SW_attn_blocks] = check_below(c, 4) == 0;
+    const uint32_t max_len = p.max_len + check_below(c, 300);
+    check_shape(c, "heads %u/%u tokens %u length %u rows %u%s%s%s%s", p.a.n_heads, p.a.n_kv_heads,
+                p.a.n_tokens, p.max_len, p.a.n_rows,
+                g->off[GPU_SW_fuse_qkprep] ? " -fuse_qkprep" : "",
+                g->off[GPU_SW_gqa_pack] ? " -gqa_pack" : "",
+                g->off[GPU_SW_kv_coalesce] ? " -kv_coalesce" : "",
+                g->off[GPU_SW_attn_blocks] ? " -attn_blocks" : "");
+    make_views(c, &p, op_attn_step_scratch(&p.shape, p.a.n_tokens, max_len), 4);
+    if (!run_step(c, &p, g, max_len)) return;
+
+    const uint64_t n_out = (uint64_t)p.a.n_tokens * p.a.n_heads;
+    float *q = check_host(c, n_out * D * 4), *want = check_host(c, n_out * D * 4);
+    const bool strided = g->off[GPU_SW_kv_coalesce];
+    p.a.one = g->off[GPU_SW_attn_blocks];
+    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm,
+                     strided && !g->off[GPU_SW_fuse_qkprep], false, p.k, p.v, q);
+    same_cache(c, &p);
+    const bool pack = !g->off[GPU_SW_gqa_pack] && p.a.group <= 16;
+    ref_attn_step(&p.a, p.tok, p.y, q, p.k, p.v, strided, pack ? 4 : 1, want);
+    check_same_f32(c, "o", check_fetch(c, p.vo), want, n_out, D);
+    float *exact = check_host(c, n_out * D * 4);
+    ref_attn_exact(&p.a, p.tok, p.y, q, p.k, p.v, exact);
+    check_close_f32(c, "the reference's o", want, exact, n_out, D, 3e-5, 0);
+}
+
+static void step_mma(check *c)
+{
+    problem p = {0};
+    draw_step(c, &p, false);
+    if (check_below(c, 3) == 0) { /* fewer heads than rows of a product */
+        p.shape.n_heads = 3 * p.shape.n_kv_heads;
+        set_args(&p);
+        p.y = check_floats(c, (uint64_t)p.a.n_tokens * p.a.y_pitch, -2, 2);
+    }
+    gpu_context *g = check_context(c, &p.shape);
+    if (check_on_emulator(c)) g->native_mm = true;
+    g->off[GPU_SW_fuse_qkprep] = check_below(c, 2) == 0;
+    g->off[GPU_SW_attn_blocks] = check_below(c, 4) == 0;
+    check_shape(c, "heads %u/%u tokens %u length %u rows %u%s%s", p.a.n_heads, p.a.n_kv_heads,
+                p.a.n_tokens, p.max_len, p.a.n_rows,
+                g->off[GPU_SW_fuse_qkprep] ? " -fuse_qkprep" : "",
+                g->off[GPU_SW_attn_blocks] ? " -attn_blocks" : "");
+    make_views(c, &p, op_attn_step_scratch(&p.shape, p.a.n_tokens, p.max_len), 4);
+    if (!run_step(c, &p, g, p.max_len)) return;
+
+    const uint64_t n_out = (uint64_t)p.a.n_tokens * p.a.n_heads;
+    float *q = check_host(c, n_out * D * 4), *want = check_host(c, n_out * D * 4);
+    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm, false, true, p.k, p.v, q);
+    same_cache(c, &p);
+    ref_attn_exact(&p.a, p.tok, p.y, q, p.k, p.v, want);
+    check_close_f32(c, "o", check_fetch(c, p.vo), want, n_out, D, 2.0 / 256, 0);
+}
+
+/* Neither the bound of the grid nor the rest of the batch shows in a token's result. */
+static void step_alone(check *c)
+{
+    problem p = {0};
+    draw_step(c, &p, false);
+    gpu_context *g = check_context(c, &p.shape);
+    if (check_on_emulator(c)) g->native_mm = check_below(c, 2) == 0;
+    check_shape(c, "heads %u/%u tokens %u length %u%s", p.a.n_heads, p.a.n_kv_heads, p.a.n_tokens,
+                p.max_len, g->native_mm ? " native" : "");
+    make_views(c, &p, op_attn_step_scratch(&p.shape, p.a.n_tokens, 4096), 4);
+    if (!run_step(c, &p, g, p.max_len)) return;
+    const uint64_t heads = p.a.n_heads;
+    const float *all = check_fetch(c, p.vo);
+    for (uint32_t t = 0; t < p.a.n_tokens; t++) {
+        op_attn_step(g, 1, p.tok[t].pos + 1 + check_below(c, 200), gpu_sub(p.vtok, t * 16, 16),
+                     &p.l, gpu_sub(p.vy, (uint64_t)t * p.a.y_pitch * 4, (uint64_t)p.a.y_pitch * 4),
+                     gpu_sub(p.vrope, t * 256, 256), p.vscratch, p.vo);
+        if (!check_run(c)) return;
+        check_same_f32(c, "o alone", check_fetch(c, p.vo), all + t * heads * D, heads, D);
+    }
+}
+
+/* A prefill batch: segments that continue sequences. */
+static void draw_scan(check *c, problem *p, bool any_heads, uint32_t most)
+{
+    draw_heads(c, &p->shape, any_heads);
+    set_args(p);
+    p->n_seqs = 1 + check_below(c, 3);
+    p->seg = check_host(c, p->n_seqs * sizeof *p->seg);
+    p->tok = check_host(c, (uint64_t)p->n_seqs * most * sizeof *p->tok);
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const uint32_t pos = check_below(c, 2) * check_below(c, 150), n = 1 + check_below(c, most);
+        p->a.n_rows += check_below(c, 5);
+        p->seg[i] = (seg_entry){p->a.n_tokens, n, i, p->a.n_rows, pos, {0, 0, 0}};
+        for (uint32_t t = 0; t < n; t++)
+            p->tok[p->a.n_tokens + t] = (tok_entry){7, pos + t, i, p->a.n_rows};
+        p->a.n_tokens += n;
+        p->a.n_rows += pos + n;
+        if (pos + n > p->max_len) p->max_len = pos + n;
+    }
+    p->a.n_rows += check_below(c, 70);
+    p->a.n_segs = p->n_seqs;
+    draw_inputs(c, p);
+    spoil(p);
+}
+
+static bool run_scan(check *c, problem *p, gpu_context *g)
+{
+    op_attn_scan(g, p->a.n_tokens, p->n_seqs, p->max_len, p->vtok, p->vseg, &p->l, p->vy, p->vrope,
+                 p->vscratch, p->vo);
+    return check_run(c);
+}
+
+static void scan(check *c)
+{
+    problem p = {0};
+    draw_scan(c, &p, true, 20);
+    gpu_context *g = check_context(c, &p.shape);
+    g->off[GPU_SW_attn_mm] = true;
+    check_shape(c, "heads %u/%u tokens %u segments %u length %u", p.a.n_heads, p.a.n_kv_heads,
+                p.a.n_tokens, p.n_seqs, p.max_len);
+    make_views(c, &p, op_attn_scan_scratch(&p.shape, p.a.n_tokens, p.n_seqs), 2);
+    if (!run_scan(c, &p, g)) return;
+    const uint64_t n_out = (uint64_t)p.a.n_tokens * p.a.n_heads;
+    float *q = check_host(c, n_out * D * 4);
+    uint16_t *want = check_host(c, n_out * D * 2);
+    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm, false, true, p.k, p.v, q);
+    same_cache(c, &p);
+    ref_attn_scan(&p.a, p.tok, p.y, q, p.k, p.v, want);
+    check_same_u16(c, "o", check_fetch(c, p.vo), want, n_out, D);
+}
+
+const check_case check_attn_cases[] = {{"attn_step", step, 0},
+                                       {"attn_step_mma", step_mma, 0},
+                                       {"attn_step_alone", step_alone, 0},
+                                       {"attn_scan", scan, 0},
+                                       {NULL, NULL, 0}};
