@@ -58,6 +58,7 @@ typedef struct gpu_context {
     const model_shape *shape;
     uint32_t n_cores; /* of the device */
     bool native_mm;   /* the device has its own main loop (CUDA sm_90a) */
+    gpu_view mm;      /* op_mm_scratch() bytes for the prefill products */
     bool off[GPU_SW_COUNT];
 } gpu_context;
 
@@ -122,16 +123,26 @@ void op_moe(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, gpu_view ids,
 
 /* ---- prefill products (ops_gemm.c) ---- */
 
+/* Bytes that g->mm must have for batches of up to n tokens, by the context's switches: activations
+ * in the order of the native main loop, or expanded weights without inline_dequant. 0: none. */
+uint64_t op_mm_scratch(const gpu_context *g, uint32_t n);
 /* y [T][rows] (=, or += when add) W in; in [T][cols] bf16. */
 void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add, gpu_view y);
 /* logits [T][E + 1] = router RMS1(x; norm), f32 throughout. */
 void op_router_gemm(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, const gpu_q8 *router,
                     gpu_view logits);
-/* x [T][H] += experts of xn [T][H] bf16 for ids and weights of op_top8; routing lists on the GPU.
- */
+/* x [T][H] += experts of xn [T][H] bf16 for ids and weights of op_top8: the routing lists, then the
+ * experts. */
 uint64_t op_moe_gemm_scratch(const model_shape *s, uint32_t n);
 void op_moe_gemm(gpu_context *g, uint32_t n, gpu_view xn, gpu_view ids, gpu_view weights,
                  const gpu_bank *bank, gpu_view scratch, gpu_view x);
+/* The two halves. Without gpu_routing the lists come from the host: ids [T][U] read back, then the
+ * image goes to the first op_moe_plan_bytes() bytes of scratch. */
+void op_moe_plan(gpu_context *g, uint32_t n, gpu_view ids, gpu_view scratch);
+void op_moe_experts(gpu_context *g, uint32_t n, gpu_view xn, gpu_view weights, const gpu_bank *bank,
+                    gpu_view scratch, gpu_view x);
+uint64_t op_moe_plan_bytes(const model_shape *s, uint32_t n);
+void op_moe_plan_host(const gpu_context *g, uint32_t n, const uint32_t *ids, void *image);
 
 /* ---- Gated DeltaNet (ops_gdn.c; docs/MODEL.md 6.3) ---- */
 

@@ -1,0 +1,24 @@
+/* ops_gemm.h - where the steps of op_moe_gemm lie in its scratch; for tests.
+ *
+ * Does:       splits the scratch: first the routing lists (op_moe_plan_bytes), then activations.
+ */
+#ifndef CALLA_EXEC_GPU_OPS_GEMM_H
+#define CALLA_EXEC_GPU_OPS_GEMM_H
+
+#include "exec/gpu/ops.h"
+#include "kernels/args_gemm.h"
+
+typedef struct moe_layout {
+    uint64_t counts, slot_token, slot_of, n_map, full, tails; /* lists, byte offsets */
+    uint64_t plan_bytes;
+    uint64_t h; /* [slots][W] bf16; of the native main loop in its order of columns */
+    uint64_t y; /* [slots][H] bf16 */
+    uint64_t total;
+    uint32_t n_slots, tiles_max; /* of each list */
+} moe_layout;
+moe_layout moe_layout_of(const model_shape *s, uint32_t n);
+
+/* How the context cuts tiles. */
+moe_plan_args moe_plan_args_of(const gpu_context *g, uint32_t n);
+
+#endif

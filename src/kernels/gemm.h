@@ -1,0 +1,555 @@
+/* gemm.h - prefill: dense and expert products with 4-bit weights, the router, routing lists.
+ * References: ref_gemm.h. Activations are bf16, weights bf16(scale q + bias) (prim_mm.h), sums f32
+ * over ascending K; no value depends on the other tokens of the batch. */
+#include "kernels/args_gemm.h"
+#include "kernels/prim_mm.h"
+
+/* ---- The portable tile ---- */
+
+#define GEMM_PITCH 72u /* of a tile's rows in threadgroup memory: 64 elements and 16 bytes */
+
+/* Where a tile's operands are. Rows of x beyond n_x, of W beyond n_w repeat the last one. */
+struct gemm_operands {
+    uint x0, n_x; /* first and number of rows of the tile */
+    uint w0, n_w;
+    uint cols;
+};
+
+/* Row r of the tile in x: itself, or as the list of slots says. */
+KFN uint gemm_row(THREF(const gemm_operands) o, DPTR(const uint) slot_token, bool gather, uint r)
+{
+    const uint i = o.x0 + kmin(r, o.n_x - 1);
+    return gather ? slot_token[i] : i;
+}
+
+/* tc [BM][BN + 4] = X W^T for one tile by 4 simdgroups, each 16 x 32. Q4: w holds codes, cols / 8
+ * words a row, and sb cols / 64; else w holds bf16 pairs. ta: BM rows, tb: BN rows of GEMM_PITCH.
+ * The next 64 columns are loaded to registers while the tile works on these. Ends with a barrier.
+ */
+template <uint BM, uint BN, bool Q4>
+KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(const uint) slot_token,
+                   bool gather, DPTR(const uint) w, DPTR(const uint) sb, TPTR(ushort) ta,
+                   TPTR(ushort) tb, TPTR(float) tc, uint tid, uint lane, uint sg)
+{
+    const uint NA = BM / 16, NB = BN / 64, SX = BN / 32; /* loads a thread, simdgroups in a row */
+    const uint chunk = tid & 7, half = tid & 1;
+    ulong a_at[BM / 16], b_at[BN / 64];
+    ulong sb_at[BN / 64];
+    UNROLL for (uint i = 0; i < NA; i++)
+    {
+        a_at[i] = (ulong)gemm_row(o, slot_token, gather, tid / 8 + 16 * i) * o.cols + 8 * chunk;
+    }
+    UNROLL for (uint i = 0; i < NB; i++)
+    {
+        const uint r = o.w0 + kmin(tid / 2 + 64 * i, o.n_w - 1);
+        b_at[i] = Q4 ? (ulong)r * (o.cols / 8) + 4 * half : (ulong)r * (o.cols / 2) + 16 * half;
+        sb_at[i] = (ulong)r * (o.cols / 64);
+    }
+    uint4 a[BM / 16], b[BN / 64];
+    uint s[BN / 64];
+    mm_acc acc;
+    mm_zero(acc);
+    UNROLL for (uint i = 0; i < NA; i++) a[i] = ld16h(x + a_at[i], 0);
+    if (Q4) {
+        UNROLL for (uint i = 0; i < NB; i++)
+        {
+            b[i] = ld16(w + b_at[i], 0);
+            s[i] = sb[sb_at[i]];
+        }
+    }
+    for (uint k = 0; k < o.cols; k += 64) {
+        TG_BARRIER();
+        UNROLL for (uint i = 0; i < NA; i++)
+        {
+            tg_st16h(ta, (tid / 8 + 16 * i) * GEMM_PITCH + 8 * chunk, a[i]);
+        }
+        UNROLL for (uint i = 0; i < NB; i++)
+        {
+            const uint at = (tid / 2 + 64 * i) * GEMM_PITCH + 32 * half;
+            if (Q4) {
+                tg_st16h(tb, at, mm_dequant8(b[i].x, s[i]));
+                tg_st16h(tb, at + 8, mm_dequant8(b[i].y, s[i]));
+                tg_st16h(tb, at + 16, mm_dequant8(b[i].z, s[i]));
+                tg_st16h(tb, at + 24, mm_dequant8(b[i].w, s[i]));
+            } else {
+                UNROLL for (uint j = 0; j < 32; j += 8)
+                {
+                    tg_st16h(tb, at + j, ld16(w + b_at[i] + k / 2, j / 2));
+                }
+            }
+        }
+        TG_BARRIER();
+        if (k + 64 < o.cols) {
+            UNROLL for (uint i = 0; i < NA; i++) a[i] = ld16h(x + a_at[i] + (k + 64), 0);
+            if (Q4) {
+                UNROLL for (uint i = 0; i < NB; i++)
+                {
+                    b[i] = ld16(w + b_at[i] + (k + 64) / 8, 0);
+                    s[i] = sb[sb_at[i] + (k + 64) / 64];
+                }
+            }
+        }
+        UNROLL for (uint kk = 0; kk < 64; kk += 16)
+        {
+            mm_mac(acc, ta + (sg / SX * 16 * GEMM_PITCH + kk), GEMM_PITCH,
+                   tb + (sg % SX * 32 * GEMM_PITCH + kk), GEMM_PITCH);
+        }
+    }
+    MM_EACH(acc, row, col, v)
+    {
+        tc[(sg / SX * 16 + row) * (BN + 4) + sg % SX * 32 + col] = v;
+    }
+    TG_BARRIER();
+}
+
+/* The dense product. */
+template <bool Q4>
+KFN void gemm_dense(THREF(const gemm_args) a, DPTR(const ushort) x, DPTR(const uint) w,
+                    DPTR(const uint) sb, DPTR(float) y, TPTR(ushort) ta, TPTR(ushort) tb,
+                    TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)
+{
+    gemm_operands o;
+    o.x0 = 32 * gy;
+    o.n_x = kmin(32u, a.n - o.x0);
+    o.w0 = 64 * gx;
+    o.n_w = kmin(64u, a.rows - o.w0);
+    o.cols = a.cols;
+    gemm_tile<32, 64, Q4>(o, x, w, false, w, sb, ta, tb, tc, tid, lane, sg);
+    for (uint i = tid; i < 32 * 64; i += 128) {
+        const uint r = i / 64, c = i % 64;
+        if (r < o.n_x && c < o.n_w) {
+            DPTR(float) out = y + ((ulong)(o.x0 + r) * a.rows + o.w0 + c);
+            const float v = tc[r * 68 + c];
+            out[0] = a.add != 0 ? out[0] + v : v;
+        }
+    }
+}
+
+/* gemm_q4: y (=, or += with add) W x.
+ * shapes  x [n][cols] bf16; codes [rows][cols / 8]; sb [rows][cols / 64]; y [n][rows]
+ * grid    ceil(rows / 64) x ceil(n / 32)
+ * memory  22,528 bytes
+ * cost    rows cols 0.5625 + n (2 cols + 4 rows) bytes, 2 n rows cols operations
+ * ref     ref_gemm, within its tolerance */
+KERNEL(gemm_q4, 128, KIN(0, ushort, x), KIN(1, uint, codes), KIN(2, uint, sb), KOUT(3, float, y),
+       KARG(4, gemm_args, a))
+{
+    KCTX;
+    TG_ARRAY(ushort, ta, 32 * GEMM_PITCH);
+    TG_ARRAY(ushort, tb, 64 * GEMM_PITCH);
+    TG_ARRAY(float, tc, 32 * 68);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    gemm_dense<true>(a, x, codes, sb, y, ta, tb, tc, tid, lane, sg, gx, gy);
+}
+KERNEL_END
+
+/* gemm_wide: gemm_q4 with a bf16 matrix [rows][cols], pairs in words, from memory; the form
+ * without inline_dequant. */
+KERNEL(gemm_wide, 128, KIN(0, ushort, x), KIN(1, uint, w), KOUT(2, float, y), KARG(3, gemm_args, a))
+{
+    KCTX;
+    TG_ARRAY(ushort, ta, 32 * GEMM_PITCH);
+    TG_ARRAY(ushort, tb, 64 * GEMM_PITCH);
+    TG_ARRAY(float, tc, 32 * 68);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    gemm_dense<false>(a, x, w, w, y, ta, tb, tc, tid, lane, sg, gx, gy);
+}
+KERNEL_END
+
+/* gemm_expand: 4-bit matrices to bf16.
+ * shapes  src: matrix m has codes [rows][cols / 8] at word m stride + codes, sb [rows][cols / 64]
+ * at m stride + sb; w [n_mats][rows][cols] bf16 grid    any x n_mats: groups of a matrix share its
+ * 64-blocks cost    2.5625 n_mats rows cols bytes ref     ref_gemm_weight, bitwise but for what
+ * prim_mm.h allows */
+KERNEL(gemm_expand, 256, KIN(0, uint, codes), KIN(1, uint, sb), KOUT(2, ushort, w),
+       KARG(3, gemm_expand_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint n = a.rows * (a.cols / 32);
+    DPTR(const uint) c = codes + ((ulong)gy * a.stride + a.codes);
+    DPTR(const uint) s = sb + ((ulong)gy * a.stride + a.sb);
+    DPTR(ushort) out = w + (ulong)gy * a.rows * a.cols;
+    for (uint i = 256 * gx + tid; i < n; i += 256 * ngx) {
+        const uint4 q = ld16(c, 4 * i);
+        const uint g = s[i / 2];
+        st16h(out, 32 * i, mm_dequant8(q.x, g));
+        st16h(out, 32 * i + 8, mm_dequant8(q.y, g));
+        st16h(out, 32 * i + 16, mm_dequant8(q.z, g));
+        st16h(out, 32 * i + 24, mm_dequant8(q.w, g));
+    }
+}
+KERNEL_END
+
+/* ---- Router ---- */
+
+/* gemm_router: y[t] = R RMS1(x[t]; norm) in f32. A thread holds 8 rows x 2 tokens and adds
+ * w (x norm) over ascending K; the factor rsqrt(mean x^2 + eps) comes last. The sum of squares of a
+ * token: four partials, number p over the elements with (i / 8) % 4 = p, ascending, then
+ * (p0 + p1) + (p2 + p3).
+ * shapes  x [n][cols]; norm [cols]; codes [rows][cols / 4] (8-bit); sb [rows][cols / 64];
+ *         y [n][rows]
+ * grid    ceil(rows / 64) x ceil(n / 64)
+ * memory  18,304 bytes
+ * cost    1.0625 rows cols + 4 n (cols + rows) bytes, 2 n rows cols operations on the f32 units
+ * ref     ref_gemm_router, bitwise */
+KERNEL(gemm_router, 256, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, codes),
+       KIN(3, uint, sb), KOUT(4, float, y), KARG(5, gemm_router_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, xs, 32 * 65);
+    TG_ARRAY(float, ws, 32 * 68);
+    TG_ARRAY(float, sq, 64 * 4);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint x0 = 64 * gy, w0 = 64 * gx;
+    const uint xt = tid / 4, xk = 8 * (tid & 3), wr = tid & 63, wk = 8 * (tid / 64);
+    const uint row = kmin(w0 + wr, a.rows - 1);
+    DPTR(const float) x_row = x + (ulong)kmin(x0 + xt, a.n - 1) * a.cols;
+    DPTR(const uint) w_row = codes + (ulong)row * (a.cols / 4);
+    DPTR(const uint) sb_row = sb + (ulong)row * (a.cols / 64);
+    float acc[16], squares = 0.0f;
+    UNROLL for (uint i = 0; i < 16; i++) acc[i] = 0.0f;
+    for (uint k = 0; k < a.cols; k += 32) {
+        float v[8], g[8];
+        const float4 v0 = ld16f(x_row, k + xk), v1 = ld16f(x_row, k + xk + 4);
+        const float4 g0 = ld16f(norm, k + xk), g1 = ld16f(norm, k + xk + 4);
+        const uint q0 = w_row[(k + wk) / 4], q1 = w_row[(k + wk) / 4 + 1];
+        const uint s = sb_row[k / 64];
+        const float scale = kx_bf16_load(s & 0xffffu), bias = kx_bf16_load(s >> 16);
+        v[0] = v0.x, v[1] = v0.y, v[2] = v0.z, v[3] = v0.w;
+        v[4] = v1.x, v[5] = v1.y, v[6] = v1.z, v[7] = v1.w;
+        g[0] = g0.x, g[1] = g0.y, g[2] = g0.z, g[3] = g0.w;
+        g[4] = g1.x, g[5] = g1.y, g[6] = g1.z, g[7] = g1.w;
+        TG_BARRIER();
+        UNROLL for (uint j = 0; j < 8; j++)
+        {
+            const uint q = ((j < 4 ? q0 : q1) >> (8 * (j & 3))) & 255u;
+            squares = KFMA(v[j], v[j], squares);
+            xs[(xk + j) * 65 + xt] = v[j] * g[j];
+            ws[(wk + j) * 68 + wr] = KFMA(scale, (float)q, bias);
+        }
+        TG_BARRIER();
+        if (w0 + 8 * sg < a.rows) {
+            UNROLL for (uint j = 0; j < 32; j++)
+            {
+                const float4 w_lo = tg_ld16f(ws, j * 68 + 8 * sg);
+                const float4 w_hi = tg_ld16f(ws, j * 68 + 8 * sg + 4);
+                const float xa = xs[j * 65 + lane], xb = xs[j * 65 + lane + 32];
+                acc[0] = KFMA(w_lo.x, xa, acc[0]);
+                acc[1] = KFMA(w_lo.y, xa, acc[1]);
+                acc[2] = KFMA(w_lo.z, xa, acc[2]);
+                acc[3] = KFMA(w_lo.w, xa, acc[3]);
+                acc[4] = KFMA(w_hi.x, xa, acc[4]);
+                acc[5] = KFMA(w_hi.y, xa, acc[5]);
+                acc[6] = KFMA(w_hi.z, xa, acc[6]);
+                acc[7] = KFMA(w_hi.w, xa, acc[7]);
+                acc[8] = KFMA(w_lo.x, xb, acc[8]);
+                acc[9] = KFMA(w_lo.y, xb, acc[9]);
+                acc[10] = KFMA(w_lo.z, xb, acc[10]);
+                acc[11] = KFMA(w_lo.w, xb, acc[11]);
+                acc[12] = KFMA(w_hi.x, xb, acc[12]);
+                acc[13] = KFMA(w_hi.y, xb, acc[13]);
+                acc[14] = KFMA(w_hi.z, xb, acc[14]);
+                acc[15] = KFMA(w_hi.w, xb, acc[15]);
+            }
+        }
+    }
+    sq[tid] = squares;
+    TG_BARRIER();
+    UNROLL for (uint h = 0; h < 2; h++)
+    {
+        const uint t = lane + 32 * h;
+        const float sum = (sq[4 * t] + sq[4 * t + 1]) + (sq[4 * t + 2] + sq[4 * t + 3]);
+        const float inv = kx_rsqrt(sum / (float)a.cols + a.eps);
+        UNROLL for (uint j = 0; j < 8; j++)
+        {
+            const uint r = w0 + 8 * sg + j;
+            if (x0 + t < a.n && r < a.rows) y[(ulong)(x0 + t) * a.rows + r] = acc[8 * h + j] * inv;
+        }
+    }
+}
+KERNEL_END
+
+/* ---- Routing lists ---- */
+
+/* Four ids from number i on; ~0 beyond the last. */
+KFN uint4 moe_ids4(DPTR(const uint) ids, uint i, uint n)
+{
+    uint4 v;
+    if (i + 4 <= n) return ld16(ids, i);
+    v.x = i < n ? ids[i] : ~0u;
+    v.y = i + 1 < n ? ids[i + 1] : ~0u;
+    v.z = i + 2 < n ? ids[i + 2] : ~0u;
+    v.w = ~0u;
+    return v;
+}
+
+KFN uint moe_matches(uint4 v, uint e)
+{
+    return (v.x == e ? 1u : 0u) + (v.y == e ? 1u : 0u) + (v.z == e ? 1u : 0u) +
+           (v.w == e ? 1u : 0u);
+}
+
+/* Ids that one of a group's 8 simdgroups looks at: a multiple of 128. */
+KFN uint moe_share(uint n)
+{
+    return (n + 1023) / 1024 * 128;
+}
+
+/* moe_count: counts[e][i] = ids that equal e in the i-th eighth of the list. No atomics.
+ * shapes  ids [n][n_used]; counts [n_experts][8]
+ * grid    n_experts
+ * cost    4 n n_used bytes (read n_experts times, from the cache)
+ * ref     ref_moe_plan */
+KERNEL(moe_count, 256, KIN(0, uint, ids), KOUT(1, uint, counts), KARG(2, moe_plan_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint n = a.n * a.n_used, share = moe_share(n);
+    const uint end = kmin(n, (sg + 1) * share);
+    uint c = 0;
+    for (uint i = sg * share + 4 * lane; i < end; i += 128)
+        c += moe_matches(moe_ids4(ids, i, n), gx);
+    c = simd_sum_u32(c);
+    if (lane == 0) counts[8 * gx + sg] = c;
+}
+KERNEL_END
+
+/* Tiles of c slots, and the slots that full ones hold. */
+KFN uint moe_n_full(THREF(const moe_plan_args) a, uint c)
+{
+    if (a.full == 0) return 0;
+    return c / a.full + (c % a.full > a.tail ? 1u : 0u);
+}
+KFN uint moe_n_short(THREF(const moe_plan_args) a, uint c)
+{
+    if (a.full == 0) return (c + a.tail - 1) / a.tail;
+    return c % a.full != 0 && c % a.full <= a.tail ? 1u : 0u;
+}
+
+/* moe_plan: group e lists the slots and tiles of expert e, group n_experts those of the shared
+ * expert and the numbers of tiles. Order: experts, then tokens; nothing depends on timing.
+ * shapes  ids [n][n_used]; counts [n_experts][8]; slot_token [n (n_used + 1)]; slot_of [n][n_used];
+ *         n_map [16]; full, tails [..][4]
+ * grid    n_experts + 1
+ * cost    4 n n_used bytes (read n_experts times, from the cache), 8 n (n_used + 1) written
+ * ref     ref_moe_plan */
+KERNEL(moe_plan, 256, KIN(0, uint, ids), KIN(1, uint, counts), KOUT(2, uint, slot_token),
+       KOUT(3, uint, slot_of), KOUT(4, uint, n_map), KOUT(5, uint, full), KOUT(6, uint, tails),
+       KARG(7, moe_plan_args, a))
+{
+    KCTX;
+    TG_ARRAY(uint, part, 24);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint n = a.n * a.n_used, share = moe_share(n);
+    const bool shared = gx == a.n_experts;
+    uint before = 0, n_full = 0, n_short = 0;
+    for (uint e = tid; e < gx; e += 256) {
+        const uint4 lo = ld16(counts, 8 * e), hi = ld16(counts, 8 * e + 4);
+        const uint c = lo.x + lo.y + lo.z + lo.w + hi.x + hi.y + hi.z + hi.w;
+        before += c;
+        n_full += moe_n_full(a, c);
+        n_short += moe_n_short(a, c);
+    }
+    before = simd_sum_u32(before);
+    n_full = simd_sum_u32(n_full);
+    n_short = simd_sum_u32(n_short);
+    if (lane == 0) {
+        part[sg] = before;
+        part[8 + sg] = n_full;
+        part[16 + sg] = n_short;
+    }
+    TG_BARRIER();
+    before = 0, n_full = 0, n_short = 0;
+    uint mine = 0, slot = 0; /* slots of this expert; of it before this simdgroup's share */
+    UNROLL for (uint i = 0; i < 8; i++)
+    {
+        before += part[i];
+        n_full += part[8 + i];
+        n_short += part[16 + i];
+        const uint c = shared ? 0u : counts[8 * gx + i];
+        slot += i < sg ? c : 0u;
+        mine += c;
+    }
+    if (shared) {
+        mine = a.n;
+        for (uint t = tid; t < a.n; t += 256)
+            slot_token[n + t] = t;
+    } else {
+        slot += before;
+        const uint end = kmin(n, (sg + 1) * share);
+        for (uint first = sg * share; first < end; first += 128) {
+            const uint i = first + 4 * lane;
+            uint4 v;
+            v.x = v.y = v.z = v.w = ~0u;
+            if (i < end) v = moe_ids4(ids, i, n);
+            const uint c = moe_matches(v, gx);
+            if (simd_ballot(c != 0) == 0) continue;
+            uint s = slot + simd_prefix_u32(c);
+            UNROLL for (uint j = 0; j < 4; j++)
+            {
+                const uint id = j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+                if (id == gx) {
+                    slot_token[s] = (i + j) / a.n_used;
+                    slot_of[i + j] = s;
+                    s++;
+                }
+            }
+            slot += simd_sum_u32(c);
+        }
+    }
+    const uint my_full = moe_n_full(a, mine), my_short = moe_n_short(a, mine);
+    for (uint i = tid; i < my_full; i += 256) {
+        uint4 m;
+        m.x = gx, m.y = before + i * a.full, m.z = kmin(a.full, mine - i * a.full), m.w = 0;
+        st16(full, 4 * (n_full + i), m);
+    }
+    const uint done = a.full == 0 ? 0u : kmin(mine, my_full * a.full);
+    for (uint i = tid; i < my_short; i += 256) {
+        uint4 m;
+        m.x = gx, m.y = before + done + i * a.tail;
+        m.z = kmin(a.tail, mine - done - i * a.tail), m.w = 0;
+        st16(tails, 4 * (n_short + i), m);
+    }
+    if (shared && tid < 16)
+        n_map[tid] = tid == 0 ? n_full + my_full : tid == 1 ? n_short + my_short : 0u;
+}
+KERNEL_END
+
+/* ---- Experts ---- */
+
+/* One tile of an expert's product; false when the list has no entry gy. */
+template <uint BM, uint BN, bool Q4>
+KFN bool moe_tile(THREF(const moe_gemm_args) a, THREF(gemm_operands) o, DPTR(const ushort) x,
+                  DPTR(const uint) slot_token, bool gather, DPTR(const uint) n_map,
+                  DPTR(const uint) map, DPTR(const uint) bank, TPTR(ushort) ta, TPTR(ushort) tb,
+                  TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)
+{
+    if (gy >= n_map[a.list]) return false;
+    const uint4 m = ld16(map, 4 * gy);
+    o.x0 = m.y;
+    o.n_x = m.z;
+    o.w0 = BN * gx;
+    o.n_w = kmin(BN, a.rows - o.w0);
+    o.cols = a.cols;
+    DPTR(const uint) slab = bank + (ulong)m.x * a.slab;
+    gemm_tile<BM, BN, Q4>(o, x, slot_token, gather, slab + a.codes, slab + a.sb, ta, tb, tc, tid,
+                          lane, sg);
+    return true;
+}
+
+/* Rows g0 u0 g1 u1 .. of a tile to h [slots][rows / 2] = bf16(silu(g) u). */
+template <uint BM, uint BN>
+KFN void moe_store_up(THREF(const gemm_operands) o, uint rows, TPTR(const float) tc, DPTR(ushort) h,
+                      uint tid)
+{
+    for (uint i = tid; i < BM * BN / 2; i += 128) {
+        const uint r = i / (BN / 2), c = 2 * (i % (BN / 2));
+        if (r < o.n_x && c < o.n_w) {
+            const float g = tc[r * (BN + 4) + c], u = tc[r * (BN + 4) + c + 1];
+            h[(ulong)(o.x0 + r) * (rows / 2) + (o.w0 + c) / 2] =
+                (ushort)kx_bf16_store(kx_silu(g) * u);
+        }
+    }
+}
+
+/* A tile to y [slots][rows] bf16. */
+template <uint BM, uint BN>
+KFN void moe_store_down(THREF(const gemm_operands) o, uint rows, TPTR(const float) tc,
+                        DPTR(ushort) y, uint tid)
+{
+    for (uint i = tid; i < BM * BN; i += 128) {
+        const uint r = i / BN, c = i % BN;
+        if (r < o.n_x && c < o.n_w)
+            y[(ulong)(o.x0 + r) * rows + o.w0 + c] = (ushort)kx_bf16_store(tc[r * (BN + 4) + c]);
+    }
+}
+
+/* moe_up_*: h[slot] = bf16(silu(G x) * (U x)), x the slot's token; moe_down_*: y[slot] = bf16(D h).
+ * BM is the height of a tile: 32 x 64 for full ones, 16 x 128 for short ones.
+ * shapes  x [n][cols] bf16; slot_token [slots]; n_map [16]; map [..][4]; bank: slabs of a.slab
+ * words, or, for wide, [n_experts + 1][rows][cols] bf16 (no inline_dequant); h [slots][rows / 2], y
+ * [slots][rows] bf16 grid    ceil(rows / BN) x the most tiles there can be; groups beyond the list
+ * do nothing memory  22,528 and 29,184 bytes cost    each expert's matrix once; 2 slots rows cols
+ * operations ref     ref_moe, within its tolerance */
+#define MOE_KERNELS(suffix, BM, BN, Q4)                                                            \
+    KERNEL(moe_up_##suffix, 128, KIN(0, ushort, x), KIN(1, uint, slot_token), KIN(2, uint, n_map), \
+           KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h), KARG(6, moe_gemm_args, a))   \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        TG_ARRAY(ushort, ta, BM *GEMM_PITCH);                                                      \
+        TG_ARRAY(ushort, tb, BN *GEMM_PITCH);                                                      \
+        TG_ARRAY(float, tc, BM *(BN + 4));                                                         \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        gemm_operands o;                                                                           \
+        if (moe_tile<BM, BN, Q4>(a, o, x, slot_token, true, n_map, map, bank, ta, tb, tc, tid,     \
+                                 lane, sg, gx, gy))                                                \
+            moe_store_up<BM, BN>(o, a.rows, tc, h, tid);                                           \
+    }                                                                                              \
+    KERNEL_END                                                                                     \
+    KERNEL(moe_down_##suffix, 128, KIN(0, ushort, h), KIN(1, uint, n_map), KIN(2, uint, map),      \
+           KIN(3, uint, bank), KOUT(4, ushort, y), KARG(5, moe_gemm_args, a))                      \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        TG_ARRAY(ushort, ta, BM *GEMM_PITCH);                                                      \
+        TG_ARRAY(ushort, tb, BN *GEMM_PITCH);                                                      \
+        TG_ARRAY(float, tc, BM *(BN + 4));                                                         \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        gemm_operands o;                                                                           \
+        if (moe_tile<BM, BN, Q4>(a, o, h, n_map, false, n_map, map, bank, ta, tb, tc, tid, lane,   \
+                                 sg, gx, gy))                                                      \
+            moe_store_down<BM, BN>(o, a.rows, tc, y, tid);                                         \
+    }                                                                                              \
+    KERNEL_END
+
+MOE_KERNELS(32, 32, 64, true)
+MOE_KERNELS(16, 16, 128, true)
+MOE_KERNELS(wide_32, 32, 64, false)
+MOE_KERNELS(wide_16, 16, 128, false)
+
+/* moe_combine: x[t] += sum over the choices in order of weight y[slot], then the shared expert.
+ * shapes  y [n (n_used + 1)][hidden] bf16; slot_of [n][n_used]; weights [n][n_used + 1];
+ *         x [n][hidden]
+ * grid    ceil(hidden / 1024) x n: a thread has 8 columns
+ * cost    n hidden (2 (n_used + 1) + 8) bytes; memory bound
+ * ref     ref_moe_combine, bitwise */
+KERNEL(moe_combine, 128, KIN(0, ushort, y), KIN(1, uint, slot_of), KIN(2, float, weights),
+       KOUT(3, float, x), KARG(4, moe_combine_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint c = 1024 * gx + 8 * tid, u = a.n_used;
+    if (c < a.hidden) {
+        float s[8];
+        UNROLL for (uint j = 0; j < 8; j++) s[j] = 0.0f;
+        for (uint i = 0; i <= u; i++) {
+            const uint slot = i < u ? slot_of[gy * u + i] : a.n * u + gy;
+            const float w = weights[gy * (u + 1) + i];
+            const uint4 v = ld16h(y + (ulong)slot * a.hidden, c);
+            s[0] = KFMA(w, kx_bf16_load(v.x & 0xffffu), s[0]);
+            s[1] = KFMA(w, kx_bf16_load(v.x >> 16), s[1]);
+            s[2] = KFMA(w, kx_bf16_load(v.y & 0xffffu), s[2]);
+            s[3] = KFMA(w, kx_bf16_load(v.y >> 16), s[3]);
+            s[4] = KFMA(w, kx_bf16_load(v.z & 0xffffu), s[4]);
+            s[5] = KFMA(w, kx_bf16_load(v.z >> 16), s[5]);
+            s[6] = KFMA(w, kx_bf16_load(v.w & 0xffffu), s[6]);
+            s[7] = KFMA(w, kx_bf16_load(v.w >> 16), s[7]);
+        }
+        DPTR(float) out = x + (ulong)gy * a.hidden;
+        float4 lo = ld16f(out, c), hi = ld16f(out, c + 4);
+        lo.x += s[0], lo.y += s[1], lo.z += s[2], lo.w += s[3];
+        hi.x += s[4], hi.y += s[5], hi.z += s[6], hi.w += s[7];
+        st16f(out, c, lo);
+        st16f(out, c + 4, hi);
+    }
+}
+KERNEL_END
