@@ -1,0 +1,709 @@
+/* gemv.h - matrix products of decode: 4-bit projections, the router, the experts.
+ *
+ * A product's pinned order. Lane l of a simdgroup owns, of every 1,024 columns, the run of 32 at
+ * 32 l. For a row, from 0: per run acc = fma(scale, dot of the first 16, acc), the same with the
+ * second 16, acc = fma(bias, sum of the run, acc), runs ascending over 2,048 columns; the xor tree
+ * over the lanes; pieces of 2,048 columns are added ascending. The sum of a run: (x + y) + (z + w)
+ * of each float4, then the xor tree over its eight float4. A norm's weight multiplies x, its
+ * rsqrt the finished sum. 8-bit rows (router): runs of 16 in every 512 columns, one dot a run.
+ * References: ref_gemv.h, bitwise for every kernel.
+ */
+#include "kernels/args_gemv.h"
+#include "kernels/basic_fn.h"
+#include "kernels/prim_q4dot.h"
+
+/* ---- Staging the input in threadgroup memory ---- */
+
+/* Where float4 number i of a row of runs of 8 (or 4) float4 is kept: lanes that read the same place
+ * of neighbouring runs hit different banks. */
+KFN uint stage_at8(uint i)
+{
+    return i ^ ((i >> 3) & 7u);
+}
+KFN uint stage_at4(uint i)
+{
+    return i ^ ((i >> 3) & 3u);
+}
+
+/* A group of 128 threads: x (times norm) of n columns, prepared for q4dot16, to stage
+ * [n_padded]; sums of runs to sums [n_padded / 32]; zeros behind n. Returns the simdgroup's
+ * partial of the mean square (rms_partial). */
+KFN float stage_q4(DPTR(const float) x, DPTR(const float) norm, bool has_norm, uint n,
+                   uint n_padded, TPTR(float) stage, TPTR(float) sums, uint tid)
+{
+    float square = 0.0f;
+    for (uint i = 4 * tid; i < n_padded; i += 512) {
+        float4 v;
+        v.x = 0.0f;
+        v.y = 0.0f;
+        v.z = 0.0f;
+        v.w = 0.0f;
+        if (i < n) {
+            v = ld16f(x, i);
+            if (has_norm) {
+                const float4 w = ld16f(norm, i);
+                square = KFMA(v.x, v.x, square);
+                square = KFMA(v.y, v.y, square);
+                square = KFMA(v.z, v.z, square);
+                square = KFMA(v.w, v.w, square);
+                v.x *= w.x;
+                v.y *= w.y;
+                v.z *= w.z;
+                v.w *= w.w;
+            }
+        }
+        float s = (v.x + v.y) + (v.z + v.w);
+        s = s + simd_xor_f32(s, 4);
+        s = s + simd_xor_f32(s, 2);
+        s = s + simd_xor_f32(s, 1);
+        if ((tid & 7u) == 0u) sums[i / 32] = s;
+        tg_st16f(stage, 4 * stage_at8(i / 4), q4_prepare(v, (i >> 2) & 1u));
+    }
+    return has_norm ? simd_sum_f32(square) : 0.0f;
+}
+
+/* The lane's runs r0 + 32 c, c < C. */
+template <uint C>
+KFN void unstage_q4(THREF(lane_f32<32 * C>) x, THREF(lane_f32<C>) sum, TPTR(float) stage,
+                    TPTR(float) sums, uint r0)
+{
+    UNROLL for (uint c = 0; c < C; c++)
+    {
+        const uint r = r0 + 32 * c;
+        UNROLL for (uint p = 0; p < 8; p++)
+        {
+            const float4 v = tg_ld16f(stage, 4 * stage_at8(8 * r + p));
+            x.v[32 * c + 4 * p] = v.x;
+            x.v[32 * c + 4 * p + 1] = v.y;
+            x.v[32 * c + 4 * p + 2] = v.z;
+            x.v[32 * c + 4 * p + 3] = v.w;
+        }
+        sum.v[c] = sums[r];
+    }
+}
+
+/* ---- Rows ---- */
+
+/* A lane's part of C runs of a row. */
+template <uint C> struct q4_part {
+    uint4 w[C];
+    uint sb[C];
+};
+
+/* codes and sb: the row's begin; r0: the lane's first run; n_runs: of the row. */
+template <uint C, bool FULL>
+KFN void q4_load(THREF(q4_part<C>) q, DPTR(const uint) codes, DPTR(const uint) sb, uint r0,
+                 uint n_runs)
+{
+    UNROLL for (uint c = 0; c < C; c++)
+    {
+        const uint r = r0 + 32 * c;
+        if (FULL || r < n_runs) {
+            q.w[c] = ld16_stream(codes, 4 * r);
+            q.sb[c] = sb[r / 2];
+        } else {
+            q.w[c].x = 0u;
+            q.w[c].y = 0u;
+            q.w[c].z = 0u;
+            q.w[c].w = 0u;
+            q.sb[c] = 0u;
+        }
+    }
+}
+
+template <uint C>
+KFN float q4_dot(THREF(const q4_part<C>) q, THREF(const lane_f32<32 * C>) x,
+                 THREF(const lane_f32<C>) sum)
+{
+    float acc = 0.0f;
+    UNROLL for (uint c = 0; c < C; c++)
+    {
+        const float scale = q4_scale(q.sb[c]);
+        acc = KFMA(scale, q4dot16(q.w[c].x, q.w[c].y, x, 32 * c), acc);
+        acc = KFMA(scale, q4dot16(q.w[c].z, q.w[c].w, x, 32 * c + 16), acc);
+        acc = KFMA(q4_bias(q.sb[c]), sum.v[c], acc);
+    }
+    return acc;
+}
+
+/* The xor trees of four values at once: lanes 8 r .. 8 r + 7 get that of a_r. Six shuffles for
+ * twenty, the same bits. */
+KFN float simd_sum4(float a0, float a1, float a2, float a3, uint lane)
+{
+    const bool up = (lane & 16u) != 0u, odd = (lane & 8u) != 0u;
+    const float b0 = (up ? a2 : a0) + simd_xor_f32(up ? a0 : a2, 16);
+    const float b1 = (up ? a3 : a1) + simd_xor_f32(up ? a1 : a3, 16);
+    float c = (odd ? b1 : b0) + simd_xor_f32(odd ? b0 : b1, 8);
+    c = c + simd_xor_f32(c, 4);
+    c = c + simd_xor_f32(c, 2);
+    return c + simd_xor_f32(c, 1);
+}
+
+/* ---- Projections ---- */
+
+/* What a group of 128 threads does for one token: rows in fours, a team of S simdgroups a four,
+ * each C * 1,024 columns of it; teams of all groups take turns. Weights of the first rows are
+ * asked for before the input is waited for, those of the next when a row's registers are free. */
+template <uint C, uint S, bool FULL>
+KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
+                    DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y, gemv_args a,
+                    TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(float) halves,
+                    uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
+{
+    const uint n_fours = (a.rows + 3) / 4, n_runs = a.cols / 32;
+    const uint n_teams = 4 / S, piece = sg % S;
+    const uint r0 = piece * C * 32 + lane;
+    const uint row_words = a.cols / 8, row_groups = a.cols / 64;
+    const bool has_norm = (a.flags & GEMV_NORM) != 0u;
+    uint first = gx * n_teams; /* of the group; the team's four is first + sg / S */
+    q4_part<C> q[4];
+    UNROLL for (uint i = 0; i < 4; i++)
+    {
+        const uint row = kmin(4 * (first + sg / S) + i, a.rows - 1);
+        q4_load<C, FULL>(q[i], codes + (ulong)row * row_words, sb + (ulong)row * row_groups, r0,
+                         n_runs);
+    }
+    PDL_WAIT();
+    const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
+    const float p = stage_q4(x + (ulong)x_row * a.cols, norm, has_norm, a.cols, S * C * 1024,
+                             stage, sums, tid);
+    if (lane == 0) part[sg] = p;
+    TG_BARRIER();
+    lane_f32<32 * C> v;
+    lane_f32<C> sum;
+    unstage_q4<C>(v, sum, stage, sums, r0);
+    const float inv =
+        has_norm ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps) : 1.0f;
+    DPTR(float) out = y + (ulong)gy * a.rows;
+    uint turn = 0;
+    while (first < n_fours) {
+        const uint four = first + sg / S;
+        first += ngx * n_teams;
+        const bool more = first + sg / S < n_fours;
+        float acc[4];
+        UNROLL for (uint i = 0; i < 4; i++)
+        {
+            acc[i] = q4_dot<C>(q[i], v, sum);
+            if (more) {
+                const uint row = kmin(4 * (first + sg / S) + i, a.rows - 1);
+                q4_load<C, FULL>(q[i], codes + (ulong)row * row_words,
+                                 sb + (ulong)row * row_groups, r0, n_runs);
+            }
+        }
+        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+        if (S > 1) {
+            /* two places in turn: nobody writes one before all have read it */
+            TPTR(float) mine = halves + 16 * turn;
+            if ((lane & 7u) == 0u) mine[4 * sg + lane / 8] = s;
+            TG_BARRIER();
+            s = mine[4 * (sg - piece) + lane / 8];
+            UNROLL for (uint h = 1; h < S; h++) s = s + mine[4 * (sg - piece + h) + lane / 8];
+            turn ^= 1u;
+        }
+        const uint row = 4 * four + lane / 8;
+        if (piece == 0 && (lane & 7u) == 0u && row < a.rows) {
+            s = s * inv;
+            out[row] = (a.flags & GEMV_ADD) != 0u ? out[row] + s : s;
+        }
+    }
+}
+
+/* gemv_k2048: y = W x, K = 2048, x in registers.
+ * shapes  codes [N][K / 2] bytes; sb [N][K / 64]; x [.][K]; norm [K]; rows_of [T]; y [T][N]
+ * grid    at most N / 16 x T groups, any number: they take turns
+ * cost    N K (0.5625) bytes, 2 N K flops a token; memory bound
+ * ref     ref_gemv, bitwise
+ * why     kernels are short here: what counts is the time from the input's arrival to the first
+ *         product, so weights are in registers by then and x is read once a group. */
+KERNEL(gemv_k2048, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 2048);
+    TG_ARRAY(float, sums, 64);
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    gemv_group<2, 1, true>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
+                           sg, gx, gy, ngx);
+}
+KERNEL_END
+
+/* gemv_k4096: the same with K = 4096: two simdgroups a row. */
+KERNEL(gemv_k4096, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 4096);
+    TG_ARRAY(float, sums, 128);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(float, halves, 32);
+    PDL_LAUNCH();
+    gemv_group<2, 2, true>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
+                           sg, gx, gy, ngx);
+}
+KERNEL_END
+
+/* gemv_any: the same for every K <= 4096. */
+KERNEL(gemv_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), KIN(3, float, norm),
+       KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 4096);
+    TG_ARRAY(float, sums, 128);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(float, halves, 32);
+    PDL_LAUNCH();
+    gemv_group<2, 2, false>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid,
+                            lane, sg, gx, gy, ngx);
+}
+KERNEL_END
+
+/* ---- One row a simdgroup (ablation of gemv_rows, and any K) ---- */
+
+/* A row's product, read word by word, the input from device memory. */
+KFN float row_dot(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
+                  DPTR(const float) norm, bool has_norm, uint cols, uint lane)
+{
+    float total = 0.0f;
+    for (uint piece = 0; piece < cols; piece += 2048) {
+        float acc = 0.0f;
+        const uint end = kmin(piece + 2048, cols);
+        for (uint at = piece + 32 * lane; at < end; at += 1024) {
+            float dot[2], four[8];
+            UNROLL for (uint h = 0; h < 2; h++)
+            {
+                dot[h] = 0.0f;
+                UNROLL for (uint i = 0; i < 4; i++)
+                {
+                    const uint at4 = at + 16 * h + 4 * i;
+                    const uint w = codes[at4 / 8] >> (16 * (i & 1u));
+                    float4 v = ld16f(x, at4);
+                    if (has_norm) {
+                        const float4 g = ld16f(norm, at4);
+                        v.x *= g.x;
+                        v.y *= g.y;
+                        v.z *= g.z;
+                        v.w *= g.w;
+                    }
+                    dot[h] = KFMA((float)(w & 15u), v.x, dot[h]);
+                    dot[h] = KFMA((float)((w >> 4) & 15u), v.y, dot[h]);
+                    dot[h] = KFMA((float)((w >> 8) & 15u), v.z, dot[h]);
+                    dot[h] = KFMA((float)((w >> 12) & 15u), v.w, dot[h]);
+                    four[4 * h + i] = (v.x + v.y) + (v.z + v.w);
+                }
+            }
+            const float sum = ((four[0] + four[4]) + (four[2] + four[6])) +
+                              ((four[1] + four[5]) + (four[3] + four[7]));
+            const uint g = sb[at / 64];
+            acc = KFMA(KFLOAT(g << 16), dot[0], acc);
+            acc = KFMA(KFLOAT(g << 16), dot[1], acc);
+            acc = KFMA(q4_bias(g), sum, acc);
+        }
+        acc = simd_sum_f32(acc);
+        total = piece == 0 ? acc : total + acc;
+    }
+    return total;
+}
+
+/* gemv_row: y = W x for any K % 64 == 0. Grid: N / 4 x T. ref_gemv, bitwise. */
+KERNEL(gemv_row, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), KIN(3, float, norm),
+       KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const bool has_norm = (a.flags & GEMV_NORM) != 0u;
+    const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
+    DPTR(const float) in = x + (ulong)x_row * a.cols;
+    const float p = has_norm ? rms_partial(in, a.cols, sg, lane) : 0.0f;
+    if (lane == 0) part[sg] = p;
+    TG_BARRIER();
+    const float inv =
+        has_norm ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps) : 1.0f;
+    const uint row = 4 * gx + sg;
+    if (row < a.rows) {
+        const float s = row_dot(codes + (ulong)row * (a.cols / 8), sb + (ulong)row * (a.cols / 64),
+                                in, norm, has_norm, a.cols, lane) *
+                        inv;
+        const ulong at = (ulong)gy * a.rows + row;
+        if (lane == 0) y[at] = (a.flags & GEMV_ADD) != 0u ? y[at] + s : s;
+    }
+}
+KERNEL_END
+
+/* gemv_norm: y = x rsqrt(mean x^2 + eps) w, f32 (ablation of norm_fold). Grid: T groups. */
+KERNEL(gemv_norm, 128, KIN(0, float, x), KIN(1, float, w), KIN(2, uint, rows_of),
+       KOUT(3, float, y), KARG(4, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gx] : gx;
+    DPTR(const float) in = x + (ulong)x_row * a.cols;
+    DPTR(float) out = y + (ulong)gx * a.cols;
+    const float p = rms_partial(in, a.cols, sg, lane);
+    if (lane == 0) part[sg] = p;
+    TG_BARRIER();
+    const float inv = rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps);
+    for (uint i = 4 * tid; i < a.cols; i += 512) {
+        float4 v = ld16f(in, i);
+        const float4 g = ld16f(w, i);
+        v.x = v.x * inv * g.x;
+        v.y = v.y * inv * g.y;
+        v.z = v.z * inv * g.z;
+        v.w = v.w * inv * g.w;
+        st16f(out, i, v);
+    }
+}
+KERNEL_END
+
+/* ---- Router ---- */
+
+/* gemv_router: logits of a token; with tail, the last group to arrive chooses the experts.
+ * shapes  codes [E + 1][K] bytes; sb [E + 1][K / 64]; x [T][K]; norm [K]; counters [T], zero
+ *         before and after; logits [T][E + 1]; ids [T][U]; weights [T][U + 1]
+ * grid    (E + 1) / 8 x T groups
+ * cost    E K 1.06 bytes; latency bound
+ * ref     ref_router, bitwise */
+KERNEL(gemv_router, 256, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KOUT(4, uint, counters), KOUT(5, float, logits), KOUT(6, uint, ids),
+       KOUT(7, float, weights), KARG(8, gemv_router_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 4096);
+    TG_ARRAY(float, sums, 256);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(uint, arrived, 1);
+    PDL_LAUNCH();
+    const uint row = kmin(8 * gx + sg, a.n_experts);
+    const uint n_runs = a.cols / 16;
+    DPTR(const uint) row_codes = codes + (ulong)row * (a.cols / 4);
+    DPTR(const uint) row_sb = sb + (ulong)row * (a.cols / 64);
+    uint4 w[4];
+    uint g[4];
+    UNROLL for (uint c = 0; c < 4; c++)
+    {
+        const uint r = kmin(32 * c + lane, n_runs - 1);
+        w[c] = ld16_stream(row_codes, 4 * r);
+        g[c] = row_sb[r / 4];
+    }
+    PDL_WAIT();
+    DPTR(const float) in = x + (ulong)gy * a.cols;
+    float square = 0.0f;
+    for (uint i = 4 * (tid & 127u); i < ((a.cols + 127u) & ~127u); i += 512) {
+        /* both halves of the group read x; each stages what is its own */
+        const bool has = i < a.cols;
+        float4 v = ld16f(in, has ? i : 0u);
+        v.x = has ? v.x : 0.0f;
+        v.y = has ? v.y : 0.0f;
+        v.z = has ? v.z : 0.0f;
+        v.w = has ? v.w : 0.0f;
+        if (tid < 128) {
+            square = KFMA(v.x, v.x, square);
+            square = KFMA(v.y, v.y, square);
+            square = KFMA(v.z, v.z, square);
+            square = KFMA(v.w, v.w, square);
+        }
+        const float4 n = ld16f(norm, has ? i : 0u);
+        v.x *= n.x;
+        v.y *= n.y;
+        v.z *= n.z;
+        v.w *= n.w;
+        float s = (v.x + v.y) + (v.z + v.w);
+        s = s + simd_xor_f32(s, 2);
+        s = s + simd_xor_f32(s, 1);
+        if (has && ((i / 512) & 1u) == tid / 128) {
+            if ((tid & 3u) == 0u) sums[i / 16] = s;
+            tg_st16f(stage, 4 * stage_at4(i / 4), q8_prepare(v));
+        }
+    }
+    square = simd_sum_f32(square);
+    if (lane == 0 && sg < 4) part[sg] = square;
+    TG_BARRIER();
+    const float inv = rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps);
+    float acc = 0.0f;
+    UNROLL for (uint c = 0; c < 8; c++)
+    {
+        const uint r = 32 * c + lane;
+        if (r < n_runs) {
+            uint4 q = w[c & 3u];
+            uint b = g[c & 3u];
+            if (c >= 4) {
+                q = ld16_stream(row_codes, 4 * r);
+                b = row_sb[r / 4];
+            }
+            lane_f32<16> v;
+            UNROLL for (uint p = 0; p < 4; p++)
+            {
+                const float4 f = tg_ld16f(stage, 4 * stage_at4(4 * r + p));
+                v.v[4 * p] = f.x;
+                v.v[4 * p + 1] = f.y;
+                v.v[4 * p + 2] = f.z;
+                v.v[4 * p + 3] = f.w;
+            }
+            acc = KFMA(q8_scale(b), q8dot16(q, v, 0), acc);
+            acc = KFMA(q4_bias(b), sums[r], acc);
+        }
+    }
+    acc = simd_sum_f32(acc) * inv;
+    DPTR(float) out = logits + (ulong)gy * (a.n_experts + 1);
+    if (lane == 0 && 8 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
+    if (a.tail != 0u) {
+        TG_BARRIER();
+        if (tid == 0) {
+            device_fence();
+            arrived[0] = atomic_add_u32(counters, gy, 1u);
+        }
+        TG_BARRIER();
+        if (arrived[0] == ngx - 1 && sg == 0) {
+            device_fence();
+            route_logits<8> l;
+            UNROLL for (uint j = 0; j < 8; j++)
+            {
+                const uint e = 32 * j + lane;
+                l.v[j] = e < a.n_experts ? ld_shared_f32(out, e) : -1e30f;
+            }
+            route_pick<8>(l, ld_shared_f32(out, a.n_experts), a.n_used, lane, ids + gy * a.n_used,
+                          weights + gy * (a.n_used + 1));
+            if (lane == 0) st_shared_u32(counters, gy, 0u);
+        }
+    }
+}
+KERNEL_END
+
+/* ---- Experts ---- */
+
+/* gemv_gateup: h[t][s] = silu(gate x) * (up x) for the routed experts and, last, the shared one.
+ * shapes  slabs as gpu_bank; x [T][H], H = 2048; norm [H]; ids [T][U]; h [T][U + 1][W]
+ * grid    at most (U + 1) W / 8 x T groups: they take turns
+ * cost    (U + 1) 2 W H 0.5625 bytes a token; memory bound
+ * ref     ref_gateup, bitwise
+ * why     g and u rows lie side by side, so a simdgroup has both of two outputs in its four. */
+template <uint C, uint S, bool FULL>
+KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const float) norm,
+                      DPTR(const uint) ids, DPTR(float) h, gemv_moe_args a, TPTR(float) stage,
+                      TPTR(float) sums, TPTR(float) part, TPTR(float) halves, uint tid, uint lane,
+                      uint sg, uint gx, uint gy, uint ngx)
+{
+    const uint fours = a.width / 2; /* of a slot */
+    const uint n_fours = (a.n_used + 1) * fours, n_runs = a.hidden / 32;
+    const uint n_teams = 4 / S, piece = sg % S;
+    const uint r0 = piece * C * 32 + lane;
+    const uint row_words = a.hidden / 8, row_groups = a.hidden / 64;
+    const uint sb_at = 2 * a.width * row_words;
+    uint first = gx * n_teams;
+    PDL_WAIT();
+    q4_part<C> q[4];
+    {
+        const uint four = kmin(first + sg / S, n_fours - 1), slot = four / fours;
+        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        UNROLL for (uint i = 0; i < 4; i++)
+        {
+            const uint row = 4 * (four - slot * fours) + i;
+            q4_load<C, FULL>(q[i], slab + row * row_words, slab + sb_at + row * row_groups, r0,
+                             n_runs);
+        }
+    }
+    const float p = stage_q4(x + (ulong)gy * a.hidden, norm, (a.flags & GEMV_NORM) != 0u, a.hidden,
+                             S * C * 1024, stage, sums, tid);
+    if (lane == 0) part[sg] = p;
+    TG_BARRIER();
+    lane_f32<32 * C> v;
+    lane_f32<C> sum;
+    unstage_q4<C>(v, sum, stage, sums, r0);
+    const float inv = (a.flags & GEMV_NORM) != 0u
+                          ? rms_inverse(part[0], part[1], part[2], part[3], a.hidden, a.eps)
+                          : 1.0f;
+    DPTR(float) out = h + (ulong)gy * (a.n_used + 1) * a.width;
+    uint turn = 0;
+    while (first < n_fours) {
+        const uint four = first + sg / S;
+        first += ngx * n_teams;
+        const bool more = first + sg / S < n_fours;
+        const uint next = kmin(first + sg / S, n_fours - 1), slot = next / fours;
+        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        float acc[4];
+        UNROLL for (uint i = 0; i < 4; i++)
+        {
+            acc[i] = q4_dot<C>(q[i], v, sum);
+            if (more) {
+                const uint row = 4 * (next - slot * fours) + i;
+                q4_load<C, FULL>(q[i], slab + row * row_words, slab + sb_at + row * row_groups, r0,
+                                 n_runs);
+            }
+        }
+        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+        if (S > 1) {
+            TPTR(float) mine = halves + 16 * turn;
+            if ((lane & 7u) == 0u) mine[4 * sg + lane / 8] = s;
+            TG_BARRIER();
+            s = mine[4 * (sg - piece) + lane / 8];
+            UNROLL for (uint k = 1; k < S; k++) s = s + mine[4 * (sg - piece + k) + lane / 8];
+            turn ^= 1u;
+        }
+        s = s * inv;
+        const float u = simd_xor_f32(s, 8);
+        if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
+            out[2 * four + lane / 16] = kx_silu(s) * u;
+    }
+}
+
+KERNEL(gemv_gateup, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
+       KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 2048);
+    TG_ARRAY(float, sums, 64);
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    gateup_group<2, 1, true>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg, gx,
+                             gy, ngx);
+}
+KERNEL_END
+
+/* gemv_gateup_any: the same for every H <= 4096. */
+KERNEL(gemv_gateup_any, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
+       KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 4096);
+    TG_ARRAY(float, sums, 128);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(float, halves, 32);
+    PDL_LAUNCH();
+    gateup_group<2, 2, false>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg,
+                              gx, gy, ngx);
+}
+KERNEL_END
+
+/* gemv_down: x[t] += sum over slots of weight * down h, W <= 512.
+ * A half simdgroup has a row: lane l of the half its run of 32 columns. From 0, slots ascending,
+ * the shared expert last: acc = fma(weight, product as in gemv, acc); the xor tree 8, 4, 2, 1.
+ * shapes  h [T][U + 1][W], (U + 1) W <= 4,608; weights [T][U + 1]; x [T][H]
+ * grid    H / 16 x T groups
+ * memory  the inputs of all slots, 18 KB
+ * cost    (U + 1) W H 0.5625 bytes a token; memory bound
+ * ref     ref_down, bitwise
+ * why     no partial results in memory, no atomics: an output is one simdgroup's. */
+#define DOWN_STAGE 4608
+KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
+       KIN(3, float, weights), KOUT(4, float, x), KARG(5, gemv_moe_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, DOWN_STAGE);
+    TG_ARRAY(float, sums, DOWN_STAGE / 32);
+    PDL_LAUNCH();
+    const uint n_slots = a.n_used + 1, n_runs = a.width / 32;
+    const uint row_words = a.width / 8, row_groups = a.width / 64;
+    const uint row = 16 * gx + 2 * sg + lane / 16, run = lane & 15u;
+    const uint codes_at = a.width * (a.hidden / 4 + a.hidden / 32);
+    const uint sb_at = codes_at + a.hidden * row_words;
+    const bool has = run < n_runs && row < a.hidden;
+    PDL_WAIT();
+    /* all slots are one row of n_slots W columns: runs do not cross slots */
+    for (uint i = 4 * tid; i < ((n_slots * a.width + 127u) & ~127u); i += 1024) {
+        float4 v;
+        v.x = 0.0f;
+        v.y = 0.0f;
+        v.z = 0.0f;
+        v.w = 0.0f;
+        if (i < n_slots * a.width) v = ld16f(h + (ulong)gy * n_slots * a.width, i);
+        float s = (v.x + v.y) + (v.z + v.w);
+        s = s + simd_xor_f32(s, 4);
+        s = s + simd_xor_f32(s, 2);
+        s = s + simd_xor_f32(s, 1);
+        if (i < n_slots * a.width) {
+            if ((tid & 7u) == 0u) sums[i / 32] = s;
+            tg_st16f(stage, 4 * stage_at8(i / 4), q4_prepare(v, (i >> 2) & 1u));
+        }
+    }
+    TG_BARRIER();
+    float acc = 0.0f;
+    for (uint s = 0; s < n_slots; s++) {
+        const uint e = s < a.n_used ? ids[gy * a.n_used + s] : a.n_experts;
+        const float weight = weights[gy * n_slots + s];
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        if (has) {
+            q4_part<1> q;
+            lane_f32<32> v;
+            lane_f32<1> sum;
+            q4_load<1, true>(q, slab + codes_at + row * row_words, slab + sb_at + row * row_groups,
+                             run, n_runs);
+            unstage_q4<1>(v, sum, stage, sums, s * n_runs + run);
+            acc = KFMA(weight, q4_dot<1>(q, v, sum), acc);
+        }
+    }
+    acc = acc + simd_xor_f32(acc, 8);
+    acc = acc + simd_xor_f32(acc, 4);
+    acc = acc + simd_xor_f32(acc, 2);
+    acc = acc + simd_xor_f32(acc, 1);
+    const ulong at = (ulong)gy * a.hidden + row;
+    if (run == 0 && row < a.hidden) x[at] = x[at] + acc;
+}
+KERNEL_END
+
+/* ---- Experts in more kernels (ablations of fuse_gateup and fuse_down, and any shape) ---- */
+
+/* gemv_expert_row: out[t][s][i] = row first + stride i of the matrix of slot s's expert times x.
+ * Grid: rows / 4 x T (U + 1). ref_gemv a row, bitwise. */
+KERNEL(gemv_expert_row, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
+       KIN(3, uint, ids), KOUT(4, float, y), KARG(5, gemv_expert_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const bool has_norm = (a.flags & GEMV_NORM) != 0u;
+    const uint t = gy / (a.n_used + 1), slot = gy % (a.n_used + 1);
+    DPTR(const float) in = x + (ulong)(a.per_slot != 0u ? gy : t) * a.cols;
+    const float p = has_norm ? rms_partial(in, a.cols, sg, lane) : 0.0f;
+    if (lane == 0) part[sg] = p;
+    TG_BARRIER();
+    const float inv =
+        has_norm ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps) : 1.0f;
+    const uint e = slot < a.n_used ? ids[t * a.n_used + slot] : a.n_experts;
+    DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+    const uint i = 4 * gx + sg, row = a.first + a.stride * i;
+    if (i < a.rows) {
+        const float s = row_dot(slab + a.codes_at + row * (a.cols / 8),
+                                slab + a.sb_at + row * (a.cols / 64), in, norm, has_norm, a.cols,
+                                lane);
+        if (lane == 0) y[(ulong)gy * a.rows + i] = s * inv;
+    }
+}
+KERNEL_END
+
+/* gemv_silu_mul: h = silu(g) u over n values. Grid: n / 128. */
+KERNEL(gemv_silu_mul, 128, KIN(0, float, g), KIN(1, float, u), KOUT(2, float, h),
+       KARG(3, gemv_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint i = 128 * gx + tid;
+    if (i < a.rows) h[i] = kx_silu(g[i]) * u[i];
+}
+KERNEL_END
+
+/* gemv_combine: x[t] += sum over slots of weight * d[t][s]: from 0, ascending. Grid: H / 128 x T.
+ */
+KERNEL(gemv_combine, 128, KIN(0, float, d), KIN(1, float, weights), KOUT(2, float, x),
+       KARG(3, gemv_moe_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint i = 128 * gx + tid, n_slots = a.n_used + 1;
+    if (i < a.hidden) {
+        float acc = 0.0f;
+        for (uint s = 0; s < n_slots; s++)
+            acc = KFMA(weights[gy * n_slots + s], d[(ulong)(gy * n_slots + s) * a.hidden + i],
+                       acc);
+        x[(ulong)gy * a.hidden + i] = x[(ulong)gy * a.hidden + i] + acc;
+    }
+}
+KERNEL_END

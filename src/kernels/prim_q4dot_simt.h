@@ -1,0 +1,44 @@
+/* prim_q4dot_simt.h - prim_q4dot.h in the dialect alone: the definition. */
+
+/* v: activations 4 odd .. 4 odd + 3 of a word's eight. */
+KFN float4 q4_prepare(float4 v, uint odd)
+{
+    (void)odd;
+    return v;
+}
+
+KFN float q4_scale(uint sb)
+{
+    return KFLOAT(sb << 16);
+}
+
+template <uint N> KFN float q4dot16(uint w0, uint w1, THREF(const lane_f32<N>) x, uint at)
+{
+    float s = 0.0f;
+    UNROLL for (uint i = 0; i < 8; i++) s = KFMA((float)((w0 >> 4 * i) & 15u), x.v[at + i], s);
+    UNROLL for (uint i = 0; i < 8; i++) s = KFMA((float)((w1 >> 4 * i) & 15u), x.v[at + 8 + i], s);
+    return s;
+}
+
+KFN float4 q8_prepare(float4 v)
+{
+    return v;
+}
+
+KFN float q8_scale(uint sb)
+{
+    return KFLOAT(sb << 16);
+}
+
+template <uint N> KFN float q8dot16(uint4 w, THREF(const lane_f32<N>) x, uint at)
+{
+    float s = 0.0f;
+    UNROLL for (uint i = 0; i < 4; i++) s = KFMA((float)((w.x >> 8 * i) & 255u), x.v[at + i], s);
+    UNROLL for (uint i = 0; i < 4; i++)
+        s = KFMA((float)((w.y >> 8 * i) & 255u), x.v[at + 4 + i], s);
+    UNROLL for (uint i = 0; i < 4; i++)
+        s = KFMA((float)((w.z >> 8 * i) & 255u), x.v[at + 8 + i], s);
+    UNROLL for (uint i = 0; i < 4; i++)
+        s = KFMA((float)((w.w >> 8 * i) & 255u), x.v[at + 12 + i], s);
+    return s;
+}
