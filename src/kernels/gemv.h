@@ -165,8 +165,8 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
     }
     PDL_WAIT();
     const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
-    const float p = stage_q4(x + (ulong)x_row * a.cols, norm, has_norm, a.cols, S * C * 1024,
-                             stage, sums, tid);
+    const float p =
+        stage_q4(x + (ulong)x_row * a.cols, norm, has_norm, a.cols, S * C * 1024, stage, sums, tid);
     if (lane == 0) part[sg] = p;
     TG_BARRIER();
     lane_f32<32 * C> v;
@@ -186,8 +186,8 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
             acc[i] = q4_dot<C>(q[i], v, sum);
             if (more) {
                 const uint row = kmin(4 * (first + sg / S) + i, a.rows - 1);
-                q4_load<C, FULL>(q[i], codes + (ulong)row * row_words,
-                                 sb + (ulong)row * row_groups, r0, n_runs);
+                q4_load<C, FULL>(q[i], codes + (ulong)row * row_words, sb + (ulong)row * row_groups,
+                                 r0, n_runs);
             }
         }
         float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
@@ -253,8 +253,8 @@ KERNEL(gemv_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), K
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<2, 2, false>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid,
-                            lane, sg, gx, gy, ngx);
+    gemv_group<2, 2, false>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
+                            sg, gx, gy, ngx);
 }
 KERNEL_END
 
@@ -333,8 +333,8 @@ KERNEL(gemv_row, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), K
 KERNEL_END
 
 /* gemv_norm: y = x rsqrt(mean x^2 + eps) w, f32 (ablation of norm_fold). Grid: T groups. */
-KERNEL(gemv_norm, 128, KIN(0, float, x), KIN(1, float, w), KIN(2, uint, rows_of),
-       KOUT(3, float, y), KARG(4, gemv_args, a))
+KERNEL(gemv_norm, 128, KIN(0, float, x), KIN(1, float, w), KIN(2, uint, rows_of), KOUT(3, float, y),
+       KARG(4, gemv_args, a))
 {
     KCTX;
     TG_ARRAY(float, part, 4);
@@ -669,9 +669,9 @@ KERNEL(gemv_expert_row, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float
     DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
     const uint i = 4 * gx + sg, row = a.first + a.stride * i;
     if (i < a.rows) {
-        const float s = row_dot(slab + a.codes_at + row * (a.cols / 8),
-                                slab + a.sb_at + row * (a.cols / 64), in, norm, has_norm, a.cols,
-                                lane);
+        const float s =
+            row_dot(slab + a.codes_at + row * (a.cols / 8), slab + a.sb_at + row * (a.cols / 64),
+                    in, norm, has_norm, a.cols, lane);
         if (lane == 0) y[(ulong)gy * a.rows + i] = s * inv;
     }
 }
@@ -701,8 +701,7 @@ KERNEL(gemv_combine, 128, KIN(0, float, d), KIN(1, float, weights), KOUT(2, floa
     if (i < a.hidden) {
         float acc = 0.0f;
         for (uint s = 0; s < n_slots; s++)
-            acc = KFMA(weights[gy * n_slots + s], d[(ulong)(gy * n_slots + s) * a.hidden + i],
-                       acc);
+            acc = KFMA(weights[gy * n_slots + s], d[(ulong)(gy * n_slots + s) * a.hidden + i], acc);
         x[(ulong)gy * a.hidden + i] = x[(ulong)gy * a.hidden + i] + acc;
     }
 }

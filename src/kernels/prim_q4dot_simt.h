@@ -34,11 +34,11 @@ template <uint N> KFN float q8dot16(uint4 w, THREF(const lane_f32<N>) x, uint at
 {
     float s = 0.0f;
     UNROLL for (uint i = 0; i < 4; i++) s = KFMA((float)((w.x >> 8 * i) & 255u), x.v[at + i], s);
-    UNROLL for (uint i = 0; i < 4; i++)
-        s = KFMA((float)((w.y >> 8 * i) & 255u), x.v[at + 4 + i], s);
-    UNROLL for (uint i = 0; i < 4; i++)
-        s = KFMA((float)((w.z >> 8 * i) & 255u), x.v[at + 8 + i], s);
-    UNROLL for (uint i = 0; i < 4; i++)
-        s = KFMA((float)((w.w >> 8 * i) & 255u), x.v[at + 12 + i], s);
+    UNROLL for (uint i = 0; i < 4; i++) s =
+        KFMA((float)((w.y >> 8 * i) & 255u), x.v[at + 4 + i], s);
+    UNROLL for (uint i = 0; i < 4; i++) s =
+        KFMA((float)((w.z >> 8 * i) & 255u), x.v[at + 8 + i], s);
+    UNROLL for (uint i = 0; i < 4; i++) s =
+        KFMA((float)((w.w >> 8 * i) & 255u), x.v[at + 12 + i], s);
     return s;
 }

@@ -25,7 +25,8 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Groups that take turns over n_units: as many as the device holds at once, shared by the tokens. */
+/* Groups that take turns over n_units: as many as the device holds at once, shared by the tokens.
+ */
 static uint32_t turns(const gpu_context *g, uint32_t n_units, uint32_t n_tokens, uint32_t per_core)
 {
     return min_u32(n_units, max_u32(1, blocks_of(g->n_cores * per_core, n_tokens)));
@@ -147,10 +148,17 @@ void op_router(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, const gpu_
     rec_read(g->rec, router->sb);
     rec_read(g->rec, gpu_sub(x, 0, (uint64_t)n * s->hidden * 4));
     rec_read(g->rec, gpu_sub(norm, 0, (uint64_t)s->hidden * 4));
-    rec_read_write(g->rec, counters);
-    rec_write(g->rec, logits);
-    rec_write(g->rec, gpu_sub(ids, 0, (uint64_t)n * s->n_experts_used * 4));
-    rec_write(g->rec, gpu_sub(weights, 0, (uint64_t)n * (s->n_experts_used + 1) * 4));
+    if (tail) {
+        rec_read_write(g->rec, counters);
+        rec_write(g->rec, logits);
+        rec_write(g->rec, gpu_sub(ids, 0, (uint64_t)n * s->n_experts_used * 4));
+        rec_write(g->rec, gpu_sub(weights, 0, (uint64_t)n * (s->n_experts_used + 1) * 4));
+    } else { /* the others are not touched */
+        rec_read(g->rec, counters);
+        rec_write(g->rec, logits);
+        rec_read(g->rec, counters);
+        rec_read(g->rec, counters);
+    }
     rec_args(g->rec, &a, sizeof a);
     rec_cost(g->rec, (s->n_experts + 1.0) * s->hidden * 1.0625 + (double)n * s->hidden * 4,
              2.0 * n * (s->n_experts + 1) * s->hidden);
