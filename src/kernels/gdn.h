@@ -92,18 +92,15 @@ KFN void gdn_token(THREF(float[CPL * 128 / LPC]) s, THREF(float[128 / LPC]) k,
             if (ONE) o[i & 3] = KFMA(s[c * n + i], q[i], o[i & 3]);
         }
         float km = (m[0] + m[1]) + (m[2] + m[3]);
-        float qm = (o[0] + o[1]) + (o[2] + o[3]);
-        UNROLL for (uint d = 16; d >= 32 / LPC; d >>= 1)
-        {
-            km += simd_xor_f32(km, d);
-            if (ONE) qm += simd_xor_f32(qm, d);
-        }
+        UNROLL for (uint d = 16; d >= 32 / LPC; d >>= 1) km += simd_xor_f32(km, d);
         if (ONE) {
             const float delta = beta * KFMA(-alpha, km, v[c]);
             UNROLL for (uint i = 0; i < n; i++)
             {
                 s[c * n + i] = KFMA(k[i], delta, alpha * s[c * n + i]);
             }
+            float qm = (o[0] + o[1]) + (o[2] + o[3]);
+            UNROLL for (uint d = 16; d >= 32 / LPC; d >>= 1) qm += simd_xor_f32(qm, d);
             v[c] = KFMA(alpha, qm, qk * delta);
         } else {
             const float delta = beta * (v[c] - km);
@@ -112,7 +109,7 @@ KFN void gdn_token(THREF(float[CPL * 128 / LPC]) s, THREF(float[128 / LPC]) k,
                 s[c * n + i] = KFMA(k[i], delta, s[c * n + i]);
                 o[i & 3] = KFMA(s[c * n + i], q[i], o[i & 3]);
             }
-            qm = (o[0] + o[1]) + (o[2] + o[3]);
+            float qm = (o[0] + o[1]) + (o[2] + o[3]);
             UNROLL for (uint d = 16; d >= 32 / LPC; d >>= 1) qm += simd_xor_f32(qm, d);
             v[c] = qm;
         }
@@ -209,70 +206,58 @@ KFN uint gdn_step_channel(uint i, uint k_head, uint v_first, uint kw)
         KOUT(8, float, o)
 
 /* The step of TILES tiles (8 TILES columns) of one value head for one token: convolution of the
- * channels it needs, norms, gates, state. Leaves the head's columns of the output in o_s. qk_s
- * [384]: q, k, v after the convolution; n_s [256]: q and k normalised. */
+ * channels it needs, norms, gates, state (left in s). Returns the output of the lane's column, on all
+ * lanes of the column. qk_s [256 + 8 TILES]: q, k, v after the convolution; n_s [256]: q and k
+ * normalised. */
 template <uint TILES>
-KFN void gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR(const float) rate,
-                          DPTR(const float) dt, DPTR(const float) y, DPTR(float) state,
-                          DPTR(float) ring, gdn_args a, uint head, uint part_of, uint t, uint tid,
-                          TPTR(float) qk_s, TPTR(float) n_s, TPTR(float) o_s)
+KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
+                           DPTR(const float) rate, DPTR(const float) dt, DPTR(const float) y,
+                           DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
+                           uint col0, uint t, uint tid, TPTR(float) qk_s, TPTR(float) n_s,
+                           THREF(float[32]) s)
 {
     const uint threads = TILES * 32, items = 256 + TILES * 8;
     const uint rounds = (items + threads - 1) / threads;
-    const uint lane = tid & 31, sg = tid >> 5;
+    const uint lane = tid & 31, sg = tid >> 5, part = lane >> 3;
     const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
-    const uint k_head = head / a.ratio, col0 = part_of * TILES * 8;
-    float w[rounds][4];
+    const uint k_head = head / a.ratio;
+    uint ch[rounds];
+    float w[rounds][4], x[rounds][4];
     UNROLL for (uint r = 0; r < rounds; r++)
     {
         const uint i = r * threads + tid;
-        UNROLL for (uint j = 0; j < 4; j++) w[r][j] = 0.0f;
-        if (i < items) {
-            const uint ch = gdn_step_channel(i, k_head, head * 128 + col0, kw);
-            UNROLL for (uint j = 0; j < 4; j++) w[r][j] = conv[j * channels + ch];
-        }
+        ch[r] = gdn_step_channel(kmin(i, items - 1), k_head, head * 128 + col0, kw);
+        UNROLL for (uint j = 0; j < 4; j++) w[r][j] = conv[j * channels + ch[r]];
     }
     const float head_rate = rate[head], head_dt = dt[head];
     PDL_WAIT();
     const uint pos = tok[t].pos, slot = tok[t].slot;
-    DPTR(float) st = state + ((ulong)slot * a.v_heads + head) * GDN_HEAD_FLOATS;
     DPTR(float) rg = ring + (ulong)slot * 4 * channels;
     DPTR(const float) yt = y + (ulong)t * a.y_pitch;
-    /* the inputs first: their work is done while the state is under way */
-    float x[rounds][4];
     UNROLL for (uint r = 0; r < rounds; r++)
     {
-        const uint i = r * threads + tid;
-        UNROLL for (uint j = 0; j < 4; j++) x[r][j] = 0.0f;
-        if (i < items) {
-            const uint ch = gdn_step_channel(i, k_head, head * 128 + col0, kw);
-            x[r][0] = yt[ch];
-            UNROLL for (uint j = 1; j < 4; j++)
-            {
-                if (pos >= j) x[r][j] = rg[((pos - j) & 3) * channels + ch];
-            }
+        x[r][0] = yt[ch[r]];
+        UNROLL for (uint j = 1; j < 4; j++)
+        {
+            x[r][j] = 0.0f;
+            if (pos >= j) x[r][j] = rg[((pos - j) & 3) * channels + ch[r]];
         }
     }
     const float b_in = yt[channels + a.v_heads * 128 + head];
     const float a_in = yt[channels + a.v_heads * 129 + head];
-    const uint col = col0 + sg * 8 + (lane & 7), part = lane >> 3;
-    float s[32];
-    gdn_load_state<4, 1>(s, st, col, part, pos == 0);
+    /* on its way while the inputs are worked on */
+    gdn_load_state<4, 1>(s, state + ((ulong)slot * a.v_heads + head) * GDN_HEAD_FLOATS,
+                         col0 + sg * 8 + (lane & 7), part, pos == 0);
     PDL_LAUNCH();
     /* one group a channel writes the ring; row pos & 3 is read by none */
-    const bool writes_qk = head % a.ratio == 0 && part_of == 0;
-    float c[rounds];
+    const bool writes_qk = head % a.ratio == 0 && col0 == 0;
     UNROLL for (uint r = 0; r < rounds; r++)
     {
         const uint i = r * threads + tid;
-        c[r] =
-            gdn_conv_silu(w[r][0], w[r][1], w[r][2], w[r][3], x[r][3], x[r][2], x[r][1], x[r][0]);
         if (i < items) {
-            qk_s[i] = c[r];
-            if (i >= 256 || writes_qk) {
-                const uint ch = gdn_step_channel(i, k_head, head * 128 + col0, kw);
-                rg[(pos & 3) * channels + ch] = x[r][0];
-            }
+            qk_s[i] = gdn_conv_silu(w[r][0], w[r][1], w[r][2], w[r][3], x[r][3], x[r][2], x[r][1],
+                                    x[r][0]);
+            if (i >= 256 || writes_qk) rg[(pos & 3) * channels + ch[r]] = x[r][0];
         }
     }
     TG_BARRIER();
@@ -280,10 +265,8 @@ KFN void gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv, DPT
     const float rq = kx_rsqrt(simd_sum_f32(gdn_dot4(q4, q4)) + GDN_L2_EPS) * GDN_Q_SCALE;
     const float rk = kx_rsqrt(simd_sum_f32(gdn_dot4(k4, k4)) + GDN_L2_EPS);
     const float qk = simd_sum_f32(gdn_dot4(q4, k4)) * rq * rk;
-    if (tid < 32)
-        tg_st16f(n_s, 4 * tid, gdn_scale4(q4, rq));
-    else if (tid < 64)
-        tg_st16f(n_s, 128 + 4 * lane, gdn_scale4(k4, rk));
+    if (sg == 0) tg_st16f(n_s, 4 * lane, gdn_scale4(q4, rq));
+    if (sg == 1) tg_st16f(n_s, 128 + 4 * lane, gdn_scale4(k4, rk));
     const float beta = kx_sigmoid(b_in), alpha = gdn_alpha(head_rate, a_in, head_dt);
     TG_BARRIER();
     float k[32], q[32], v[1];
@@ -291,25 +274,33 @@ KFN void gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv, DPT
     gdn_tg_rows<4>(k, n_s + 128, part);
     v[0] = qk_s[256 + sg * 8 + (lane & 7)];
     gdn_token<4, 1, true>(s, k, q, v, alpha, beta, qk);
-    if (part == 0) o_s[sg * 8 + lane] = v[0];
-    gdn_store_state<4, 1>(s, st, col, part);
+    return v[0];
 }
+
+/* A head's state, after gdn_step_columns. */
+#define GDN_STEP_STORE(head, col0)                                                                 \
+    gdn_store_state<4, 1>(s, state + ((ulong)tok[gy].slot * a.v_heads + (head)) * GDN_HEAD_FLOATS, \
+                          (col0) + sg * 8 + (lane & 7), lane >> 3)
 
 /* A whole head a group: grid (HV, T). Decode of one token leaves most of a large GPU idle, several
  * fill it. Threadgroup memory 3,072 bytes. Bytes per head and token: the state (65,536) read and
- * written, 4 KB of y and ring. Operations: 8 per state element. */
+ * written, 8 KB of y and ring. Operations: 8 per state element. */
 KERNEL(gdn_step, 512, GDN_STEP_INPUTS, KARG(9, gdn_args, a))
 {
     KCTX;
     TG_ARRAY(float, qk_s, 384);
     TG_ARRAY(float, n_s, 256);
     TG_ARRAY(float, o_s, 128);
-    gdn_step_columns<16>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy, tid, qk_s, n_s, o_s);
+    float s[32];
+    const float v = gdn_step_columns<16>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy, tid,
+                                         qk_s, n_s, s);
+    if (lane < 8) o_s[sg * 8 + lane] = v;
+    GDN_STEP_STORE(gx, 0);
     TG_BARRIER();
     if (sg == 0) {
         const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
-        const float scale = gdn_norm_scale(tg_ld16f(o_s, i), tg_ld16f(o_s, i + 4), a.eps);
         const float4 z = ld16f(y, gy * a.y_pitch + (2 * a.k_heads + a.v_heads + gx) * 128 + mine);
+        const float scale = gdn_norm_scale(tg_ld16f(o_s, i), tg_ld16f(o_s, i + 4), a.eps);
         st16f(o, (gy * a.v_heads + gx) * 128 + mine,
               gdn_gate4(tg_ld16f(o_s, mine), scale, ld16f(norm, mine), z));
     }
@@ -318,29 +309,32 @@ KERNEL_END
 
 /* A quarter of a head a group: grid (4 HV, T); group 4 h + p has columns 32 p .. of head h. The
  * last of a head's four groups to arrive does the norm: arrived [T][HV] counts them, and is left
- * zero. raw [T][VW] passes the outputs. Threadgroup memory 2,308 bytes. */
+ * zero. raw [T][VW] passes the outputs. Threadgroup memory 2,180 bytes. */
 KERNEL(gdn_step_split, 128, GDN_STEP_INPUTS, KOUT(9, float, raw), KOUT(10, uint, arrived),
        KARG(11, gdn_args, a))
 {
     KCTX;
     TG_ARRAY(float, qk_s, 288);
     TG_ARRAY(float, n_s, 256);
-    TG_ARRAY(float, o_s, 32);
     TG_ARRAY(uint, last_s, 1);
-    const uint head = gx >> 2, part_of = gx & 3;
-    const uint i_head = gy * a.v_heads + head;
-    gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, head, part_of, gy, tid, qk_s, n_s,
-                        o_s);
+    const uint head = gx >> 2, col0 = (gx & 3) * 32, i_head = gy * a.v_heads + head;
+    float s[32];
+    const float v = gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, head, col0, gy, tid,
+                                        qk_s, n_s, s);
+    if (lane < 8) st_shared_f32(raw, i_head * 128 + col0 + sg * 8 + lane, v);
+    GDN_STEP_STORE(head, col0);
     TG_BARRIER();
     if (sg == 0) {
-        st_shared_f32(raw, i_head * 128 + part_of * 32 + lane, o_s[lane]);
-        device_fence();
-        SG_BARRIER();
-        if (lane == 0) last_s[0] = atomic_add_u32(arrived, i_head, 1);
+        const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
+        const float4 z = ld16f(y, gy * a.y_pitch + (2 * a.k_heads + a.v_heads + head) * 128 + mine);
+        const float4 w = ld16f(norm, mine);
+        if (lane == 0) {
+            device_fence();
+            last_s[0] = atomic_add_u32(arrived, i_head, 1);
+        }
         SG_BARRIER();
         if (last_s[0] == 3) {
             device_fence();
-            const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
             float r[8];
             UNROLL for (uint e = 0; e < 8; e++) r[e] = ld_shared_f32(raw, i_head * 128 + i + e);
             float4 lo, hi;
@@ -353,10 +347,7 @@ KERNEL(gdn_step_split, 128, GDN_STEP_INPUTS, KOUT(9, float, raw), KOUT(10, uint,
             hi.z = r[6];
             hi.w = r[7];
             const float scale = gdn_norm_scale(lo, hi, a.eps);
-            const float4 z =
-                ld16f(y, gy * a.y_pitch + (2 * a.k_heads + a.v_heads + head) * 128 + mine);
-            st16f(o, i_head * 128 + mine,
-                  gdn_gate4(lane < 16 ? lo : hi, scale, ld16f(norm, mine), z));
+            st16f(o, i_head * 128 + mine, gdn_gate4(lane < 16 ? lo : hi, scale, w, z));
             if (lane == 0) st_shared_u32(arrived, i_head, 0);
         }
     }
@@ -369,11 +360,12 @@ KERNEL(gdn_step_raw, 128, GDN_STEP_INPUTS, KARG(9, gdn_args, a))
     KCTX;
     TG_ARRAY(float, qk_s, 288);
     TG_ARRAY(float, n_s, 256);
-    TG_ARRAY(float, o_s, 32);
-    gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, gx >> 2, gx & 3, gy, tid, qk_s, n_s,
-                        o_s);
-    TG_BARRIER();
-    if (sg == 0) o[gy * a.v_heads * 128 + (gx >> 2) * 128 + (gx & 3) * 32 + lane] = o_s[lane];
+    const uint head = gx >> 2, col0 = (gx & 3) * 32;
+    float s[32];
+    const float v = gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, head, col0, gy, tid,
+                                        qk_s, n_s, s);
+    if (lane < 8) o[(gy * a.v_heads + head) * 128 + col0 + sg * 8 + lane] = v;
+    GDN_STEP_STORE(head, col0);
 }
 KERNEL_END
 
@@ -455,57 +447,52 @@ KERNEL(gdn_prep, 128, KIN(0, tok_entry, tok), KIN(1, float, conv), KIN(2, float,
     PDL_WAIT();
     PDL_LAUNCH();
     if (is_v) {
-        float4 x1 = gdn_zero4(), x2 = x1, x3 = x1;
-        UNROLL for (uint i = 0; i < GDN_PREP_TOKENS; i++)
-        {
-            const uint t = t0 + i;
-            if (i < n) {
-                if (i == 0 || !gdn_follows(tok, t, 1)) {
-                    x1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
-                    x2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
-                    x3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
-                }
-                const float4 x0 = ld16f(y + (ulong)t * a.y_pitch, ch);
-                st16f(v + (ulong)t * vw, ch - 2 * kw,
-                      gdn_conv_silu4(w[0], w[1], w[2], w[3], x3, x2, x1, x0));
-                x3 = x2;
-                x2 = x1;
-                x1 = x0;
+        float4 x0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), x1 = gdn_zero4(), x2 = x1, x3 = x1;
+        for (uint t = t0; t < t0 + n; t++) {
+            if (t == t0 || !gdn_follows(tok, t, 1)) {
+                x1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
+                x2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
+                x3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
             }
+            const float4 next = ld16f(y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch, ch);
+            st16f(v + (ulong)t * vw, ch - 2 * kw,
+                  gdn_conv_silu4(w[0], w[1], w[2], w[3], x3, x2, x1, x0));
+            x3 = x2;
+            x2 = x1;
+            x1 = x0;
+            x0 = next;
         }
     }
     if (is_k) {
-        float4 q1 = gdn_zero4(), q2 = q1, q3 = q1, k1 = q1, k2 = q1, k3 = q1;
-        UNROLL for (uint i = 0; i < GDN_PREP_TOKENS; i++)
-        {
-            const uint t = t0 + i;
-            if (i < n) {
-                if (i == 0 || !gdn_follows(tok, t, 1)) {
-                    q1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
-                    q2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
-                    q3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
-                    k1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, kw + ch);
-                    k2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, kw + ch);
-                    k3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, kw + ch);
-                }
-                const float4 q0 = ld16f(y + (ulong)t * a.y_pitch, ch);
-                const float4 k0 = ld16f(y + (ulong)t * a.y_pitch, kw + ch);
-                const float4 qc = gdn_conv_silu4(w[0], w[1], w[2], w[3], q3, q2, q1, q0);
-                const float4 kc = gdn_conv_silu4(wk[0], wk[1], wk[2], wk[3], k3, k2, k1, k0);
-                const float rq =
-                    kx_rsqrt(simd_sum_f32(gdn_dot4(qc, qc)) + GDN_L2_EPS) * GDN_Q_SCALE;
-                const float rk = kx_rsqrt(simd_sum_f32(gdn_dot4(kc, kc)) + GDN_L2_EPS);
-                const float qk = simd_sum_f32(gdn_dot4(qc, kc)) * rq * rk;
-                st16f(q + (ulong)t * kw, ch, gdn_scale4(qc, rq));
-                st16f(k + (ulong)t * kw, ch, gdn_scale4(kc, rk));
-                if (lane == 0) qk_s[sg * GDN_PREP_TOKENS + i] = qk;
-                q3 = q2;
-                q2 = q1;
-                q1 = q0;
-                k3 = k2;
-                k2 = k1;
-                k1 = k0;
+        float4 q0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), q1 = gdn_zero4(), q2 = q1, q3 = q1;
+        float4 k0 = ld16f(y + (ulong)t0 * a.y_pitch, kw + ch), k1 = q1, k2 = q1, k3 = q1;
+        for (uint t = t0; t < t0 + n; t++) {
+            if (t == t0 || !gdn_follows(tok, t, 1)) {
+                q1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
+                q2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
+                q3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
+                k1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, kw + ch);
+                k2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, kw + ch);
+                k3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, kw + ch);
             }
+            DPTR(const float) yn = y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch;
+            const float4 qn = ld16f(yn, ch), kn = ld16f(yn, kw + ch);
+            const float4 qc = gdn_conv_silu4(w[0], w[1], w[2], w[3], q3, q2, q1, q0);
+            const float4 kc = gdn_conv_silu4(wk[0], wk[1], wk[2], wk[3], k3, k2, k1, k0);
+            const float rq = kx_rsqrt(simd_sum_f32(gdn_dot4(qc, qc)) + GDN_L2_EPS) * GDN_Q_SCALE;
+            const float rk = kx_rsqrt(simd_sum_f32(gdn_dot4(kc, kc)) + GDN_L2_EPS);
+            const float qk = simd_sum_f32(gdn_dot4(qc, kc)) * rq * rk;
+            st16f(q + (ulong)t * kw, ch, gdn_scale4(qc, rq));
+            st16f(k + (ulong)t * kw, ch, gdn_scale4(kc, rk));
+            if (lane == 0) qk_s[sg * GDN_PREP_TOKENS + t - t0] = qk;
+            q3 = q2;
+            q2 = q1;
+            q1 = q0;
+            q0 = qn;
+            k3 = k2;
+            k2 = k1;
+            k1 = k0;
+            k0 = kn;
         }
         SG_BARRIER();
         for (uint i = lane; i < n * a.ratio; i += 32) {
@@ -525,6 +512,19 @@ KERNEL_END
 #define GDN_SCAN_BINDINGS                                                                          \
     KIN(0, seg_entry, seg), KIN(1, float, q), KIN(2, float, k), KIN(3, float, v),                  \
         KIN(4, float, gates), KOUT(5, float, state), KOUT(6, float, o), KARG(7, gdn_args, a)
+
+/* Operands of staged token t; outputs of it. */
+#define GDN_OPERANDS(t, k, q, x, g)                                                                \
+    gdn_tg_rows<LPC>(k, k_s + (t) * 128, part);                                                    \
+    gdn_tg_rows<LPC>(q, q_s + (t) * 128, part);                                                    \
+    g = tg_ld16f(g_s, (t) * 4);                                                                    \
+    UNROLL for (uint c = 0; c < CPL; c++) x[c] =                                                   \
+        v_s[(t) * 32 + sg * cols + c * (32 / LPC) + col_in_sg]
+#define GDN_OUTPUT(t, x)                                                                           \
+    if (part == 0) {                                                                               \
+        UNROLL for (uint c = 0; c < CPL; c++)                                                      \
+            o_s[(sg * GDN_STAGE + (t)) * cols + c * (32 / LPC) + col_in_sg] = x[c];                \
+    }
 
 /* The scan of 32 columns of one value head over one segment: group gx = 4 head + quarter, gy the
  * segment; LPC * 32 / CPL threads. The state stays in registers; 16 tokens are staged at a time,
@@ -581,17 +581,20 @@ KFN void gdn_scan_columns(DPTR(const seg_entry) seg, DPTR(const float) q, DPTR(c
             if (tid < 128) vn = ld16f(vh, kmin(t0 + (tid >> 3), n - 1) * vw + (tid & 7) * 4);
             if (tid < GDN_STAGE) gn = ld16f(gh, kmin(t0 + tid, n - 1) * a.v_heads * 4);
         }
-        for (uint t = 0; t < nt; t++) {
-            float kt[128 / LPC], qt[128 / LPC], x[CPL];
-            gdn_tg_rows<LPC>(kt, k_s + t * 128, part);
-            gdn_tg_rows<LPC>(qt, q_s + t * 128, part);
-            const float4 g = tg_ld16f(g_s, t * 4);
-            UNROLL for (uint c = 0; c < CPL; c++) x[c] =
-                v_s[t * 32 + sg * cols + c * (32 / LPC) + col_in_sg];
-            gdn_token<LPC, CPL, ONE>(s, kt, qt, x, g.x, g.y, g.z);
-            if (part == 0) {
-                UNROLL for (uint c = 0; c < CPL; c++)
-                    o_s[(sg * GDN_STAGE + t) * cols + c * (32 / LPC) + col_in_sg] = x[c];
+        /* a token's operands are loaded while the token before it is computed */
+        float ka[128 / LPC], qa[128 / LPC], xa[CPL], kb[128 / LPC], qb[128 / LPC], xb[CPL];
+        float4 ga, gb;
+        if (nt != 0) {
+            GDN_OPERANDS(0, ka, qa, xa, ga);
+        }
+        for (uint t = 0; t < nt; t += 2) {
+            GDN_OPERANDS(t + 1, kb, qb, xb, gb);
+            gdn_token<LPC, CPL, ONE>(s, ka, qa, xa, ga.x, ga.y, ga.z);
+            GDN_OUTPUT(t, xa);
+            if (t + 1 < nt) {
+                GDN_OPERANDS((t + 2) % GDN_STAGE, ka, qa, xa, ga);
+                gdn_token<LPC, CPL, ONE>(s, kb, qb, xb, gb.x, gb.y, gb.z);
+                GDN_OUTPUT(t + 1, xb);
             }
         }
         SG_BARRIER();
