@@ -206,8 +206,8 @@ KFN uint gdn_step_channel(uint i, uint k_head, uint v_first, uint kw)
         KOUT(8, float, o)
 
 /* The step of TILES tiles (8 TILES columns) of one value head for one token: convolution of the
- * channels it needs, norms, gates, state (left in s). Returns the output of the lane's column, on all
- * lanes of the column. qk_s [256 + 8 TILES]: q, k, v after the convolution; n_s [256]: q and k
+ * channels it needs, norms, gates, state (left in s). Returns the output of the lane's column, on
+ * all lanes of the column. qk_s [256 + 8 TILES]: q, k, v after the convolution; n_s [256]: q and k
  * normalised. */
 template <uint TILES>
 KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
@@ -292,8 +292,8 @@ KERNEL(gdn_step, 512, GDN_STEP_INPUTS, KARG(9, gdn_args, a))
     TG_ARRAY(float, n_s, 256);
     TG_ARRAY(float, o_s, 128);
     float s[32];
-    const float v = gdn_step_columns<16>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy, tid,
-                                         qk_s, n_s, s);
+    const float v =
+        gdn_step_columns<16>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy, tid, qk_s, n_s, s);
     if (lane < 8) o_s[sg * 8 + lane] = v;
     GDN_STEP_STORE(gx, 0);
     TG_BARRIER();
@@ -515,11 +515,11 @@ KERNEL_END
 
 /* Operands of staged token t; outputs of it. */
 #define GDN_OPERANDS(t, k, q, x, g)                                                                \
-    gdn_tg_rows<LPC>(k, k_s + (t) * 128, part);                                                    \
-    gdn_tg_rows<LPC>(q, q_s + (t) * 128, part);                                                    \
-    g = tg_ld16f(g_s, (t) * 4);                                                                    \
+    gdn_tg_rows<LPC>(k, k_s + (t)*128, part);                                                      \
+    gdn_tg_rows<LPC>(q, q_s + (t)*128, part);                                                      \
+    g = tg_ld16f(g_s, (t)*4);                                                                      \
     UNROLL for (uint c = 0; c < CPL; c++) x[c] =                                                   \
-        v_s[(t) * 32 + sg * cols + c * (32 / LPC) + col_in_sg]
+        v_s[(t)*32 + sg * cols + c * (32 / LPC) + col_in_sg]
 #define GDN_OUTPUT(t, x)                                                                           \
     if (part == 0) {                                                                               \
         UNROLL for (uint c = 0; c < CPL; c++)                                                      \
@@ -695,7 +695,7 @@ KFN void gdn_ring_copy(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(floa
           ld16f(y + (ulong)t * y_pitch, ch));
 }
 
-/* o [T][VW] bf16 = gated norm of raw; the inputs of each segment's last three tokens go into the
+/* o [T][VW] bf16 = gated norm of raw; the inputs of each segment's last four tokens go into the
  * ring. Grid: T HV / 8 groups, rounded up; two heads a simdgroup. Bytes a token: raw and z f32, o.
  */
 KERNEL(gdn_norm_bf16, 128, KIN(0, tok_entry, tok), KIN(1, float, raw), KIN(2, float, norm),
@@ -717,7 +717,7 @@ KERNEL(gdn_norm_bf16, 128, KIN(0, tok_entry, tok), KIN(1, float, raw), KIN(2, fl
         st16h(o, unit * 128 + i, r);
         const uint t = unit / a.v_heads, h = unit % a.v_heads;
         const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
-        if (t + 3 >= a.n || tok[t + 3].slot != tok[t].slot) {
+        if (t + 4 >= a.n || tok[t + 4].slot != tok[t].slot) {
             gdn_ring_copy(tok, y, ring, a.y_pitch, channels, t, 2 * kw + h * 128 + i);
             gdn_ring_copy(tok, y, ring, a.y_pitch, channels, t, 2 * kw + h * 128 + i + 4);
             if (h % a.ratio == 0) {

@@ -169,7 +169,7 @@ static size_t y_pitch(const ref_gdn *l)
     return (size_t)(2 * l->k_heads + 2 * l->v_heads) * DIM + 2 * l->v_heads;
 }
 
-void ref_gdn_step(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, float *o)
+void ref_gdn_decode(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, float *o)
 {
     for (uint32_t t = 0; t < n; t++) {
         const float *yt = y + t * y_pitch(l);
@@ -179,8 +179,8 @@ void ref_gdn_step(const ref_gdn *l, uint32_t n, const tok_entry *tok, const floa
     }
 }
 
-void ref_gdn_scan(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, uint32_t lpc,
-                  bool one, uint16_t *o)
+void ref_gdn_prefill(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y,
+                     uint32_t lpc, bool one, uint16_t *o)
 {
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t h = 0; h < l->v_heads; h++) {
@@ -190,6 +190,6 @@ void ref_gdn_scan(const ref_gdn *l, uint32_t n, const tok_entry *tok, const floa
                 o[((size_t)t * l->v_heads + h) * DIM + i] = (uint16_t)kx_bf16_store(x[i]);
         }
     for (uint32_t t = 0; t < n; t++)
-        if (t + 3 >= n || tok[t + 3].slot != tok[t].slot)
+        if (t + 4 >= n || tok[t + 4].slot != tok[t].slot)
             ring_write(l, &tok[t], y + t * y_pitch(l));
 }

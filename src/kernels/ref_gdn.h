@@ -15,10 +15,10 @@ typedef struct ref_gdn {
 } ref_gdn;
 
 /* op_gdn_step: y [T][N1] -> o [T][VW]. */
-void ref_gdn_step(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, float *o);
+void ref_gdn_decode(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, float *o);
 
 /* op_gdn_scan, o [T][VW] bf16. lpc: lanes a column of the scan kernel; one: one reduction. */
-void ref_gdn_scan(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y, uint32_t lpc,
-                  bool one, uint16_t *o);
+void ref_gdn_prefill(const ref_gdn *l, uint32_t n, const tok_entry *tok, const float *y,
+                     uint32_t lpc, bool one, uint16_t *o);
 
 #endif

@@ -1,5 +1,5 @@
 /* Gated DeltaNet (docs/MODEL.md 6.2, 6.3): decode step and prefill scan. */
-#include "exec/gpu/ops.h"
+#include "exec/gpu/ops_gdn.h"
 #include "kernels/args_gdn.h"
 
 #define STEP_COUNTERS 4096u /* bytes: [T][HV] u32 */
@@ -137,26 +137,32 @@ static void record_prep(gpu_context *g, const gdn_args *a, gpu_view tok, const g
              30.0 * a->n * channels);
 }
 
-/* The scan that the switches choose, and how many groups a head has. */
-static kernel_id scan_kernel(const gpu_context *g, uint32_t *per_head)
+const gdn_scan_kind gdn_scan_kinds[GDN_SCAN_KINDS] = {
+    {KERNEL_gdn_scan_4, 4, 4, true, true},
+    {KERNEL_gdn_scan_8, 4, 8, true, true},
+    {KERNEL_gdn_scan_8x2, 4, 8, true, true},
+    {KERNEL_gdn_scan_4_text, 4, 4, false, true},
+    {KERNEL_gdn_scan_4_mem, 4, 4, true, false},
+    {KERNEL_gdn_scan_4_text_mem, 4, 4, false, false},
+    {KERNEL_gdn_scan_direct, 32, 32, true, true},
+    {KERNEL_gdn_scan_direct_text, 32, 32, false, true},
+};
+
+static kernel_id scan_kernel(const gpu_context *g)
 {
-    const bool one = !g->off[GPU_SW_gdn_one_reduction], regs = !g->off[GPU_SW_gdn_regs];
-    *per_head = 4;
-    if (!regs) return one ? KERNEL_gdn_scan_4_mem : KERNEL_gdn_scan_4_text_mem;
-    if (!g->off[GPU_SW_gdn_staged]) return one ? KERNEL_gdn_scan_4 : KERNEL_gdn_scan_4_text;
-    *per_head = 32;
-    return one ? KERNEL_gdn_scan_direct : KERNEL_gdn_scan_direct_text;
+    const bool one = !g->off[GPU_SW_gdn_one_reduction];
+    if (g->off[GPU_SW_gdn_regs]) return one ? KERNEL_gdn_scan_4_mem : KERNEL_gdn_scan_4_text_mem;
+    if (g->off[GPU_SW_gdn_staged])
+        return one ? KERNEL_gdn_scan_direct : KERNEL_gdn_scan_direct_text;
+    return one ? gdn_scan_kinds[0].kernel : KERNEL_gdn_scan_4_text;
 }
 
-static void record_scan(gpu_context *g, const gdn_args *a, gpu_view seg, const gpu_gdn *l,
-                        const scan_scratch *p)
+static void record_scan(gpu_context *g, const gdn_scan_kind *kind, const gdn_args *a, gpu_view seg,
+                        const gpu_gdn *l, const scan_scratch *p)
 {
     const uint32_t kw = shape_gdn_k_width(g->shape), vw = shape_gdn_v_width(g->shape);
-    const bool regs = !g->off[GPU_SW_gdn_regs];
-    uint32_t per_head;
-    const kernel_id k = scan_kernel(g, &per_head);
     rec_label(g->rec, "gdn scan");
-    rec_dispatch(g->rec, k, a->v_heads * per_head, a->n_segs);
+    rec_dispatch(g->rec, kind->kernel, a->v_heads * kind->groups, a->n_segs);
     rec_read(g->rec, seg);
     rec_read(g->rec, p->q);
     rec_read(g->rec, p->k);
@@ -165,7 +171,7 @@ static void record_scan(gpu_context *g, const gdn_args *a, gpu_view seg, const g
     rec_read_write(g->rec, l->state);
     rec_write(g->rec, p->raw);
     rec_args(g->rec, a, sizeof *a);
-    const double visits = regs ? a->n_segs : a->n_segs + a->n / GDN_BLOCK;
+    const double visits = kind->regs ? a->n_segs : a->n_segs + a->n / GDN_BLOCK;
     rec_cost(g->rec,
              (a->n * (2.0 * kw + 2.0 * vw + 4.0 * a->v_heads) +
               visits * 2.0 * GDN_HEAD_FLOATS * a->v_heads) *
@@ -173,8 +179,9 @@ static void record_scan(gpu_context *g, const gdn_args *a, gpu_view seg, const g
              a->n * state_flops(a));
 }
 
-void op_gdn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, gpu_view tok, gpu_view seg,
-                 const gpu_gdn *l, gpu_view y, gpu_view scratch, gpu_view o)
+void gdn_scan_with(gpu_context *g, const gdn_scan_kind *kind, uint32_t n, uint32_t n_segs,
+                   gpu_view tok, gpu_view seg, const gpu_gdn *l, gpu_view y, gpu_view scratch,
+                   gpu_view o)
 {
     const gdn_args a = args_of(g->shape, n, n_segs);
     const uint32_t vw = shape_gdn_v_width(g->shape);
@@ -185,7 +192,7 @@ void op_gdn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, gpu_view tok, gpu_
     scan_scratch p;
     (void)scan_scratch_of(g->shape, n, scratch, &p);
     record_prep(g, &a, tok, l, y, &p);
-    record_scan(g, &a, seg, l, &p);
+    record_scan(g, kind, &a, seg, l, &p);
     rec_label(g->rec, "gdn norm");
     rec_dispatch(g->rec, KERNEL_gdn_norm_bf16, (n * a.v_heads + 7) / 8, 1);
     rec_read(g->rec, tok);
@@ -196,6 +203,16 @@ void op_gdn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, gpu_view tok, gpu_
     rec_write(g->rec, o);
     rec_args(g->rec, &a, sizeof a);
     rec_cost(g->rec, 2.5 * (double)rows(n, vw), 10.0 * n * vw);
+}
+
+void op_gdn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, gpu_view tok, gpu_view seg,
+                 const gpu_gdn *l, gpu_view y, gpu_view scratch, gpu_view o)
+{
+    const kernel_id k = scan_kernel(g);
+    uint32_t i = 0;
+    while (gdn_scan_kinds[i].kernel != k)
+        i++;
+    gdn_scan_with(g, &gdn_scan_kinds[i], n, n_segs, tok, seg, l, y, scratch, o);
 }
 
 /* Row r, column c of a head's state, in the kernels' order (kernels/gdn.h). */
