@@ -28,3 +28,9 @@ $(BUILD)/cuda/image_%.o: $(BUILD)/cuda/image_%.c $(BUILD)/flags.txt
 
 -include $(wildcard $(BUILD)/cuda/*.d)
 .PRECIOUS: $(BUILD)/cuda/%.fatbin $(BUILD)/cuda/image_%.c
+
+# The test of our declarations, where CUDA's own are.
+ifneq ($(NVCC),)
+CUDA_HOME := $(patsubst %/bin/,%,$(dir $(NVCC)))
+TEST_FLAGS_test_cuda_abi := -isystem $(CUDA_HOME)/include -DCUDA_STUBS='"$(CUDA_HOME)/lib64/stubs/"'
+endif

@@ -23,7 +23,7 @@ TEST_CC = $(COMPILE) -Itests $(filter-out -Wmissing-prototypes,$(DIAG)) -MMD -MP
 
 $(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
-	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS) $(CMOCKA_LDLIBS)
+	$(Q)$(TEST_CC) $(TEST_FLAGS_$*) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS) $(CMOCKA_LDLIBS)
 
 # The kernel check needs no library beyond libm: it is also cross-compiled and run under emulation.
 CHECKED_SRC := src/base/error.c src/base/mem.c \
