@@ -68,7 +68,7 @@ C_FLAGS := -std=c11 -ffp-contract=off -fno-math-errno -fvisibility=hidden \
 COMPILE := $(CC) -Iinclude -Isrc $(LIB_CPPFLAGS) $(C_FLAGS) $(OPT) $(SAN) $(CPPFLAGS) $(CFLAGS)
 DIAG    := $(WARN) $(if $(filter 1,$(WERROR)),-Werror)
 LINK    := $(CC) $(SAN) $(LDFLAGS)
-LINK_LIBS := $(LIB_LDLIBS) -lm -lpthread $(LDLIBS)
+LINK_LIBS := $(LIB_LDLIBS) -lm -lpthread $(if $(filter Linux,$(OS)),-ldl) $(LDLIBS)
 
 # The last part of a file's name, as in matmul_avx2.c, says which instructions it may use.
 ISA_avx2       := -mavx2 -mfma

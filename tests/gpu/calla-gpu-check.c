@@ -47,12 +47,10 @@ static void open_device(check *c, const options *o, uint64_t schedule)
     const gpu_simt_options simt = {.seed = schedule, .check = !o->fast && !o->time};
     if (strcmp(o->device, "simt") == 0)
         st = gpu_simt_create(&c->dev, &simt, &err);
-    else
-#if defined(GPU_CHECK_CUDA)
+    else if (strcmp(o->device, "cuda") == 0)
         st = gpu_cuda_create(&c->dev, 0, &err);
-#else
+    else
         st = err_set(&err, CALLA_ERR_UNSUPPORTED, "no driver \"%s\" in this build", o->device);
-#endif
     if (st == CALLA_OK) st = recorder_create(&c->rec, c->dev, &err);
     if (st != CALLA_OK) {
         fprintf(stderr, "calla-gpu-check: %s\n", err.message);
