@@ -19,4 +19,9 @@ typedef struct util_sum_args {
 } util_sum_args;
 KARGS_SIZE(util_sum_args, 4);
 
+typedef struct util_read_args {
+    uint32_t n_rounds;
+} util_read_args;
+KARGS_SIZE(util_read_args, 4);
+
 #endif

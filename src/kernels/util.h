@@ -48,4 +48,46 @@ KERNEL(util_sum, 256, KIN(0, float, x), KOUT(1, float, y), KARG(2, util_sum_args
 }
 KERNEL_END
 
+/* y[group] = sum of the group's words of w modulo 2^32: rounds of 4,096 words, the groups of a
+ * round side by side; w [4096 ngx n_rounds], y [ngx]. Bytes 16384 ngx n_rounds. The ceiling of
+ * kernels that read weights: the first loads are in flight before PDL_WAIT, those of the next round
+ * before a round's sums. Without rounds: the cost of a stage. Reference: check_driver.c. */
+KERNEL(util_read, 256, KIN(0, uint, w), KOUT(1, uint, y), KARG(2, util_read_args, a))
+{
+    KCTX;
+    TG_ARRAY(uint, part, 8);
+    uint at = gx * 4096u + tid * 4u;
+    uint4 v[4];
+    uint s = 0;
+    if (a.n_rounds != 0u) {
+        UNROLL for (uint u = 0; u < 4; u++) v[u] = ld16_stream(w, at + u * 1024u);
+    }
+    PDL_LAUNCH();
+    PDL_WAIT();
+    for (uint r = 0; r < a.n_rounds; r++) {
+        uint4 next[4];
+        at += ngx * 4096u;
+        UNROLL for (uint u = 0; u < 4; u++)
+        {
+            next[u] = v[u];
+            if (r + 1u < a.n_rounds) next[u] = ld16_stream(w, at + u * 1024u);
+        }
+        UNROLL for (uint u = 0; u < 4; u++)
+        {
+            s += (v[u].x + v[u].y) + (v[u].z + v[u].w);
+            v[u] = next[u];
+        }
+    }
+    s = simd_sum_u32(s);
+    if (lane == 0) part[sg] = s;
+    TG_BARRIER();
+    if (tid == 0) {
+        uint sum = 0;
+        for (uint i = 0; i < n_sg; i++)
+            sum += part[i];
+        y[gx] = sum;
+    }
+}
+KERNEL_END
+
 #endif

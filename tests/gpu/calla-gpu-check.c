@@ -23,7 +23,7 @@ typedef struct options {
     const char *device, *only;
     uint64_t seed;
     uint32_t n_draws, reps;
-    bool list, time, fast;
+    bool list, time, fast, early, graph;
     double peak_gbs, peak_tflops;
 } options;
 
@@ -33,6 +33,8 @@ static const char usage[] =
     "  --only TEXT         cases whose name contains TEXT\n"
     "  --seed N            default 1; values, shapes and the emulator's schedule\n"
     "  --draws N           draws a case, default 3\n"
+    "  --graph             run programs as graphs\n"
+    "  --early             let dispatches start early (PDL)\n"
     "  --fast              the emulator without its checks\n"
     "  --time              time the cases, and run those that only measure\n"
     "  --reps N            repetitions when timing, default 20\n"
@@ -125,6 +127,8 @@ static int run_all(const options *o)
     static check c;
     unsigned n_passed = 0, n_failed = 0;
     c.time_reps = o->time ? o->reps : 0;
+    c.early = o->early;
+    c.graph = o->graph;
     c.peak_gbs = o->peak_gbs;
     c.peak_tflops = o->peak_tflops;
     if (strcmp(o->device, "simt") != 0) open_device(&c, o, 0);
@@ -158,8 +162,14 @@ static bool parse(options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(a, "--list") == 0 || strcmp(a, "--time") == 0 || strcmp(a, "--fast") == 0) {
-            *(a[2] == 'l' ? &o->list : a[2] == 't' && a[3] == 'i' ? &o->time : &o->fast) = true;
+        bool *flag = strcmp(a, "--list") == 0    ? &o->list
+                     : strcmp(a, "--time") == 0  ? &o->time
+                     : strcmp(a, "--fast") == 0  ? &o->fast
+                     : strcmp(a, "--graph") == 0 ? &o->graph
+                     : strcmp(a, "--early") == 0 ? &o->early
+                                                 : NULL;
+        if (flag != NULL) {
+            *flag = true;
             continue;
         }
         i++;

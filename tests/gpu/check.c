@@ -87,6 +87,8 @@ gpu_context *check_context(check *c, const model_shape *shape)
     return &c->context;
 }
 
+#define POISON_MAX ((uint64_t)64 << 20)
+
 gpu_view check_view(check *c, const char *name, uint64_t bytes, const void *init)
 {
     calla_error err;
@@ -97,6 +99,14 @@ gpu_view check_view(check *c, const char *name, uint64_t bytes, const void *init
         die(err.message);
     c->n_buffers++;
     const gpu_view v = {*b, 0, bytes};
+    /* The emulator knows what was not written; elsewhere it is NaN. */
+    if (init == NULL && !check_on_emulator(c) && bytes <= POISON_MAX) {
+        uint8_t *poison = mem_alloc((size_t)bytes);
+        if (poison == NULL) die("no memory");
+        memset(poison, 0xff, (size_t)bytes);
+        if (ops->write(c->dev, v, poison, &err) != CALLA_OK) die(err.message);
+        mem_free(poison);
+    }
     if (init != NULL && ops->write(c->dev, v, init, &err) != CALLA_OK) die(err.message);
     return v;
 }
@@ -157,7 +167,8 @@ bool check_run(check *c)
     gpu_program *p = NULL;
     calla_status st;
     TRY(rec_finish(c->rec, false, &r, &err));
-    TRY(c->dev->ops->program_create(c->dev, &r, !check_timing(c), &p, &err));
+    r.early_start = c->early;
+    TRY(c->dev->ops->program_create(c->dev, &r, !check_timing(c) && !c->graph, &p, &err));
     TRY(run_once(c, p, &err));
     if (check_timing(c)) time_program(c, p, &r);
 fail:
