@@ -21,21 +21,35 @@
 #define GDN_Q_SCALE 8.838834764831845e-02f /* 1 / sqrt(128) */
 
 /* x3 is the oldest input. */
-KFN float gdn_conv_silu(float w0, float w1, float w2, float w3, float x3, float x2, float x1,
-                        float x0)
+KFN float gdn_conv(float w0, float w1, float w2, float w3, float x3, float x2, float x1, float x0)
 {
-    return kx_silu(KFMA(w3, x0, KFMA(w2, x1, KFMA(w1, x2, w0 * x3))));
+    return KFMA(w3, x0, KFMA(w2, x1, KFMA(w1, x2, w0 * x3)));
+}
+
+/* kx_silu() of each; the divisions come last, so that the rest runs side by side. */
+KFN float4 gdn_silu4(float4 a)
+{
+    float4 d;
+    d.x = 1.0f + kx_exp(-a.x);
+    d.y = 1.0f + kx_exp(-a.y);
+    d.z = 1.0f + kx_exp(-a.z);
+    d.w = 1.0f + kx_exp(-a.w);
+    d.x = a.x / d.x;
+    d.y = a.y / d.y;
+    d.z = a.z / d.z;
+    d.w = a.w / d.w;
+    return d;
 }
 
 KFN float4 gdn_conv_silu4(float4 w0, float4 w1, float4 w2, float4 w3, float4 x3, float4 x2,
                           float4 x1, float4 x0)
 {
     float4 r;
-    r.x = gdn_conv_silu(w0.x, w1.x, w2.x, w3.x, x3.x, x2.x, x1.x, x0.x);
-    r.y = gdn_conv_silu(w0.y, w1.y, w2.y, w3.y, x3.y, x2.y, x1.y, x0.y);
-    r.z = gdn_conv_silu(w0.z, w1.z, w2.z, w3.z, x3.z, x2.z, x1.z, x0.z);
-    r.w = gdn_conv_silu(w0.w, w1.w, w2.w, w3.w, x3.w, x2.w, x1.w, x0.w);
-    return r;
+    r.x = gdn_conv(w0.x, w1.x, w2.x, w3.x, x3.x, x2.x, x1.x, x0.x);
+    r.y = gdn_conv(w0.y, w1.y, w2.y, w3.y, x3.y, x2.y, x1.y, x0.y);
+    r.z = gdn_conv(w0.z, w1.z, w2.z, w3.z, x3.z, x2.z, x1.z, x0.z);
+    r.w = gdn_conv(w0.w, w1.w, w2.w, w3.w, x3.w, x2.w, x1.w, x0.w);
+    return gdn_silu4(r);
 }
 
 KFN float gdn_dot4(float4 a, float4 b)
@@ -176,76 +190,82 @@ KFN float gdn_norm_scale(float4 lo, float4 hi, float eps)
     return kx_rsqrt(KFMA(s, 1.0f / 128.0f, eps));
 }
 
-KFN float gdn_gate(float o, float scale, float w, float z)
-{
-    return o * scale * w * kx_silu(z);
-}
-
-KFN float4 gdn_gate4(float4 o, float scale, float4 w, float4 z)
+/* silu_z: kx_silu(z). */
+KFN float4 gdn_gate4(float4 o, float scale, float4 w, float4 silu_z)
 {
     float4 r;
-    r.x = gdn_gate(o.x, scale, w.x, z.x);
-    r.y = gdn_gate(o.y, scale, w.y, z.y);
-    r.z = gdn_gate(o.z, scale, w.z, z.z);
-    r.w = gdn_gate(o.w, scale, w.w, z.w);
+    r.x = o.x * scale * w.x * silu_z.x;
+    r.y = o.y * scale * w.y * silu_z.y;
+    r.z = o.z * scale * w.z * silu_z.z;
+    r.w = o.w * scale * w.w * silu_z.w;
     return r;
 }
 
 /* ---- Decode ---- */
-
-/* Channel of item i of a group: q, then k of the key head, then the group's columns of v. */
-KFN uint gdn_step_channel(uint i, uint k_head, uint v_first, uint kw)
-{
-    const uint head = k_head * 128;
-    return i < 128 ? head + i : (i < 256 ? kw + head + i - 128 : 2 * kw + v_first + i - 256);
-}
 
 #define GDN_STEP_INPUTS                                                                            \
     KIN(0, tok_entry, tok), KIN(1, float, conv), KIN(2, float, rate), KIN(3, float, dt),           \
         KIN(4, float, norm), KIN(5, float, y), KOUT(6, float, state), KOUT(7, float, ring),        \
         KOUT(8, float, o)
 
-/* The step of TILES tiles (8 TILES columns) of one value head for one token: convolution of the
- * channels it needs, norms, gates, state (left in s). Returns the output of the lane's column, on
- * all lanes of the column. qk_s [256 + 8 TILES]: q, k, v after the convolution; n_s [256]: q and k
- * normalised. */
-template <uint TILES>
+/* Item i of a group in a row of y: q, then k of the key head, then the group's columns of v, then z
+ * of the whole head. */
+KFN uint gdn_step_item(uint i, uint cols, uint head, uint k_head, uint col0, uint kw, uint channels)
+{
+    uint at = channels + head * 128 + i - 256 - cols;
+    if (i < 256 + cols) at = 2 * kw + head * 128 + col0 + i - 256;
+    if (i < 256) at = kw + k_head * 128 + i - 128;
+    if (i < 128) at = k_head * 128 + i;
+    return at;
+}
+
+/* The step of TILES tiles (8 TILES columns) of one value head for one token: SiLU of the
+ * convolution for the channels it needs, and of z when Z; norms, gates, state (left in s). Returns
+ * the output of the lane's column, on all lanes of the column. x_s [items]: q, k, v, z; n_s [256]:
+ * q and k normalised; r_s [8]: scalars; slot: the token's. Long chains (division, root,
+ * exponential) run side by side, in rounds or in different simdgroups, while the state is on its
+ * way. */
+template <uint TILES, bool Z>
 KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
                            DPTR(const float) rate, DPTR(const float) dt, DPTR(const float) y,
                            DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
-                           uint col0, uint t, uint tid, TPTR(float) qk_s, TPTR(float) n_s,
-                           THREF(float[32]) s)
+                           uint col0, uint t, uint tid, TPTR(float) x_s, TPTR(float) n_s,
+                           TPTR(float) r_s, THREF(float[32]) s, THREF(uint) slot)
 {
-    const uint threads = TILES * 32, items = 256 + TILES * 8;
+    const uint threads = TILES * 32, cols = TILES * 8, items = 256 + cols + (Z ? 128 : 0);
     const uint rounds = (items + threads - 1) / threads;
     const uint lane = tid & 31, sg = tid >> 5, part = lane >> 3;
     const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
     const uint k_head = head / a.ratio;
-    uint ch[rounds];
-    float w[rounds][4], x[rounds][4];
+    uint at[rounds];
+    float w[rounds][4], x[rounds][4], den[rounds];
     UNROLL for (uint r = 0; r < rounds; r++)
     {
-        const uint i = r * threads + tid;
-        ch[r] = gdn_step_channel(kmin(i, items - 1), k_head, head * 128 + col0, kw);
-        UNROLL for (uint j = 0; j < 4; j++) w[r][j] = conv[j * channels + ch[r]];
+        at[r] = gdn_step_item(kmin(r * threads + tid, items - 1), cols, head, k_head, col0, kw,
+                              channels);
+        UNROLL for (uint j = 0; j < 4; j++)
+        {
+            w[r][j] = 0.0f;
+            if (at[r] < channels) w[r][j] = conv[j * channels + at[r]];
+        }
     }
     const float head_rate = rate[head], head_dt = dt[head];
     PDL_WAIT();
-    const uint pos = tok[t].pos, slot = tok[t].slot;
+    const uint pos = tok[t].pos;
+    slot = tok[t].slot;
     DPTR(float) rg = ring + (ulong)slot * 4 * channels;
     DPTR(const float) yt = y + (ulong)t * a.y_pitch;
     UNROLL for (uint r = 0; r < rounds; r++)
     {
-        x[r][0] = yt[ch[r]];
+        x[r][0] = yt[at[r]];
         UNROLL for (uint j = 1; j < 4; j++)
         {
             x[r][j] = 0.0f;
-            if (pos >= j) x[r][j] = rg[((pos - j) & 3) * channels + ch[r]];
+            if (pos >= j && at[r] < channels) x[r][j] = rg[((pos - j) & 3) * channels + at[r]];
         }
     }
     const float b_in = yt[channels + a.v_heads * 128 + head];
     const float a_in = yt[channels + a.v_heads * 129 + head];
-    /* on its way while the inputs are worked on */
     gdn_load_state<4, 1>(s, state + ((ulong)slot * a.v_heads + head) * GDN_HEAD_FLOATS,
                          col0 + sg * 8 + (lane & 7), part, pos == 0);
     PDL_LAUNCH();
@@ -254,102 +274,117 @@ KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
     UNROLL for (uint r = 0; r < rounds; r++)
     {
         const uint i = r * threads + tid;
-        if (i < items) {
-            qk_s[i] = gdn_conv_silu(w[r][0], w[r][1], w[r][2], w[r][3], x[r][3], x[r][2], x[r][1],
-                                    x[r][0]);
-            if (i >= 256 || writes_qk) rg[(pos & 3) * channels + ch[r]] = x[r][0];
-        }
+        const float u = x[r][0];
+        const float c = gdn_conv(w[r][0], w[r][1], w[r][2], w[r][3], x[r][3], x[r][2], x[r][1], u);
+        if (i < 256 + cols && (i >= 256 || writes_qk)) rg[(pos & 3) * channels + at[r]] = u;
+        x[r][0] = i < 256 + cols ? c : u;
+        den[r] = 1.0f + kx_exp(-x[r][0]);
+    }
+    UNROLL for (uint r = 0; r < rounds; r++)
+    {
+        const float silu = x[r][0] / den[r];
+        if (r * threads + tid < items) x_s[r * threads + tid] = silu;
     }
     TG_BARRIER();
-    const float4 q4 = tg_ld16f(qk_s, 4 * lane), k4 = tg_ld16f(qk_s, 128 + 4 * lane);
-    const float rq = kx_rsqrt(simd_sum_f32(gdn_dot4(q4, q4)) + GDN_L2_EPS) * GDN_Q_SCALE;
-    const float rk = kx_rsqrt(simd_sum_f32(gdn_dot4(k4, k4)) + GDN_L2_EPS);
-    const float qk = simd_sum_f32(gdn_dot4(q4, k4)) * rq * rk;
-    if (sg == 0) tg_st16f(n_s, 4 * lane, gdn_scale4(q4, rq));
-    if (sg == 1) tg_st16f(n_s, 128 + 4 * lane, gdn_scale4(k4, rk));
-    const float beta = kx_sigmoid(b_in), alpha = gdn_alpha(head_rate, a_in, head_dt);
+    if (sg < 3) {
+        const float4 p = tg_ld16f(x_s, (sg == 1 ? 128 : 0) + 4 * lane);
+        const float4 q = tg_ld16f(x_s, (sg == 0 ? 0 : 128) + 4 * lane);
+        const float sum = simd_sum_f32(gdn_dot4(p, q)); /* q q, k k, q k */
+        const float r = kx_rsqrt(sum + GDN_L2_EPS) * (sg == 0 ? GDN_Q_SCALE : 1.0f);
+        if (sg < 2) tg_st16f(n_s, sg * 128 + 4 * lane, gdn_scale4(p, r));
+        if (lane == 0) r_s[sg] = sg == 2 ? sum : r;
+    }
+    if (sg == 3) {
+        const float beta = kx_sigmoid(b_in), alpha = gdn_alpha(head_rate, a_in, head_dt);
+        if (lane == 0) {
+            r_s[3] = alpha;
+            r_s[4] = beta;
+        }
+    }
     TG_BARRIER();
     float k[32], q[32], v[1];
     gdn_tg_rows<4>(q, n_s, part);
     gdn_tg_rows<4>(k, n_s + 128, part);
-    v[0] = qk_s[256 + sg * 8 + (lane & 7)];
-    gdn_token<4, 1, true>(s, k, q, v, alpha, beta, qk);
+    v[0] = x_s[256 + sg * 8 + (lane & 7)];
+    gdn_token<4, 1, true>(s, k, q, v, r_s[3], r_s[4], r_s[2] * r_s[0] * r_s[1]);
     return v[0];
 }
 
 /* A head's state, after gdn_step_columns. */
 #define GDN_STEP_STORE(head, col0)                                                                 \
-    gdn_store_state<4, 1>(s, state + ((ulong)tok[gy].slot * a.v_heads + (head)) * GDN_HEAD_FLOATS, \
+    gdn_store_state<4, 1>(s, state + ((ulong)slot * a.v_heads + (head)) * GDN_HEAD_FLOATS,         \
                           (col0) + sg * 8 + (lane & 7), lane >> 3)
 
 /* A whole head a group: grid (HV, T). Decode of one token leaves most of a large GPU idle, several
- * fill it. Threadgroup memory 3,072 bytes. Bytes per head and token: the state (65,536) read and
+ * fill it. Threadgroup memory 3,616 bytes. Bytes per head and token: the state (65,536) read and
  * written, 8 KB of y and ring. Operations: 8 per state element. */
 KERNEL(gdn_step, 512, GDN_STEP_INPUTS, KARG(9, gdn_args, a))
 {
     KCTX;
-    TG_ARRAY(float, qk_s, 384);
+    TG_ARRAY(float, x_s, 512);
     TG_ARRAY(float, n_s, 256);
+    TG_ARRAY(float, r_s, 8);
     TG_ARRAY(float, o_s, 128);
     float s[32];
-    const float v =
-        gdn_step_columns<16>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy, tid, qk_s, n_s, s);
+    uint slot;
+    const float v = gdn_step_columns<16, true>(tok, conv, rate, dt, y, state, ring, a, gx, 0, gy,
+                                               tid, x_s, n_s, r_s, s, slot);
     if (lane < 8) o_s[sg * 8 + lane] = v;
-    GDN_STEP_STORE(gx, 0);
+    const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
+    const float4 wn = ld16f(norm, mine);
     TG_BARRIER();
+    GDN_STEP_STORE(gx, 0);
     if (sg == 0) {
-        const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
-        const float4 z = ld16f(y, gy * a.y_pitch + (2 * a.k_heads + a.v_heads + gx) * 128 + mine);
         const float scale = gdn_norm_scale(tg_ld16f(o_s, i), tg_ld16f(o_s, i + 4), a.eps);
         st16f(o, (gy * a.v_heads + gx) * 128 + mine,
-              gdn_gate4(tg_ld16f(o_s, mine), scale, ld16f(norm, mine), z));
+              gdn_gate4(tg_ld16f(o_s, mine), scale, wn, tg_ld16f(x_s, 384 + mine)));
     }
 }
 KERNEL_END
 
 /* A quarter of a head a group: grid (4 HV, T); group 4 h + p has columns 32 p .. of head h. The
  * last of a head's four groups to arrive does the norm: arrived [T][HV] counts them, and is left
- * zero. raw [T][VW] passes the outputs. Threadgroup memory 2,180 bytes. */
+ * zero. raw [T][VW] passes the outputs. Threadgroup memory 2,740 bytes. */
 KERNEL(gdn_step_split, 128, GDN_STEP_INPUTS, KOUT(9, float, raw), KOUT(10, uint, arrived),
        KARG(11, gdn_args, a))
 {
     KCTX;
-    TG_ARRAY(float, qk_s, 288);
+    TG_ARRAY(float, x_s, 416);
     TG_ARRAY(float, n_s, 256);
+    TG_ARRAY(float, r_s, 8);
     TG_ARRAY(uint, last_s, 1);
     const uint head = gx >> 2, col0 = (gx & 3) * 32, i_head = gy * a.v_heads + head;
     float s[32];
-    const float v = gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, head, col0, gy, tid,
-                                        qk_s, n_s, s);
+    uint slot;
+    const float v = gdn_step_columns<4, true>(tok, conv, rate, dt, y, state, ring, a, head, col0,
+                                              gy, tid, x_s, n_s, r_s, s, slot);
     if (lane < 8) st_shared_f32(raw, i_head * 128 + col0 + sg * 8 + lane, v);
+    const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
+    const float4 wn = ld16f(norm, mine);
+    TG_BARRIER();
+    if (tid == 0) { /* before the stores of the state, which the fences would wait for */
+        device_fence();
+        last_s[0] = atomic_add_u32(arrived, i_head, 1);
+        device_fence();
+    }
     GDN_STEP_STORE(head, col0);
     TG_BARRIER();
-    if (sg == 0) {
-        const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
-        const float4 z = ld16f(y, gy * a.y_pitch + (2 * a.k_heads + a.v_heads + head) * 128 + mine);
-        const float4 w = ld16f(norm, mine);
-        if (lane == 0) {
-            device_fence();
-            last_s[0] = atomic_add_u32(arrived, i_head, 1);
-        }
-        SG_BARRIER();
-        if (last_s[0] == 3) {
-            device_fence();
-            float r[8];
-            UNROLL for (uint e = 0; e < 8; e++) r[e] = ld_shared_f32(raw, i_head * 128 + i + e);
-            float4 lo, hi;
-            lo.x = r[0];
-            lo.y = r[1];
-            lo.z = r[2];
-            lo.w = r[3];
-            hi.x = r[4];
-            hi.y = r[5];
-            hi.z = r[6];
-            hi.w = r[7];
-            const float scale = gdn_norm_scale(lo, hi, a.eps);
-            st16f(o, i_head * 128 + mine, gdn_gate4(lane < 16 ? lo : hi, scale, w, z));
-            if (lane == 0) st_shared_u32(arrived, i_head, 0);
-        }
+    if (sg == 0 && last_s[0] == 3) {
+        float r[8];
+        UNROLL for (uint e = 0; e < 8; e++) r[e] = ld_shared_f32(raw, i_head * 128 + i + e);
+        float4 lo, hi;
+        lo.x = r[0];
+        lo.y = r[1];
+        lo.z = r[2];
+        lo.w = r[3];
+        hi.x = r[4];
+        hi.y = r[5];
+        hi.z = r[6];
+        hi.w = r[7];
+        const float scale = gdn_norm_scale(lo, hi, a.eps);
+        st16f(o, i_head * 128 + mine,
+              gdn_gate4(lane < 16 ? lo : hi, scale, wn, tg_ld16f(x_s, 288 + mine)));
+        if (lane == 0) st_shared_u32(arrived, i_head, 0);
     }
 }
 KERNEL_END
@@ -358,12 +393,14 @@ KERNEL_END
 KERNEL(gdn_step_raw, 128, GDN_STEP_INPUTS, KARG(9, gdn_args, a))
 {
     KCTX;
-    TG_ARRAY(float, qk_s, 288);
+    TG_ARRAY(float, x_s, 288);
     TG_ARRAY(float, n_s, 256);
+    TG_ARRAY(float, r_s, 8);
     const uint head = gx >> 2, col0 = (gx & 3) * 32;
     float s[32];
-    const float v = gdn_step_columns<4>(tok, conv, rate, dt, y, state, ring, a, head, col0, gy, tid,
-                                        qk_s, n_s, s);
+    uint slot;
+    const float v = gdn_step_columns<4, false>(tok, conv, rate, dt, y, state, ring, a, head, col0,
+                                               gy, tid, x_s, n_s, r_s, s, slot);
     if (lane < 8) o[(gy * a.v_heads + head) * 128 + col0 + sg * 8 + lane] = v;
     GDN_STEP_STORE(head, col0);
 }
@@ -377,8 +414,8 @@ KFN float4 gdn_norm_unit(DPTR(const float) raw, DPTR(const float) y, DPTR(const 
     const uint z = t * a.y_pitch + (2 * a.k_heads + a.v_heads + h) * 128 + i;
     const float4 lo = ld16f(raw, u * 128 + i), hi = ld16f(raw, u * 128 + i + 4);
     const float scale = gdn_norm_scale(lo, hi, a.eps);
-    second = gdn_gate4(hi, scale, ld16f(norm, i + 4), ld16f(y, z + 4));
-    return gdn_gate4(lo, scale, ld16f(norm, i), ld16f(y, z));
+    second = gdn_gate4(hi, scale, ld16f(norm, i + 4), gdn_silu4(ld16f(y, z + 4)));
+    return gdn_gate4(lo, scale, ld16f(norm, i), gdn_silu4(ld16f(y, z)));
 }
 
 /* o [T][VW] = gated norm of raw. Grid: T HV / 8 groups, rounded up; two heads a simdgroup. */
@@ -479,12 +516,18 @@ KERNEL(gdn_prep, 128, KIN(0, tok_entry, tok), KIN(1, float, conv), KIN(2, float,
             const float4 qn = ld16f(yn, ch), kn = ld16f(yn, kw + ch);
             const float4 qc = gdn_conv_silu4(w[0], w[1], w[2], w[3], q3, q2, q1, q0);
             const float4 kc = gdn_conv_silu4(wk[0], wk[1], wk[2], wk[3], k3, k2, k1, k0);
-            const float rq = kx_rsqrt(simd_sum_f32(gdn_dot4(qc, qc)) + GDN_L2_EPS) * GDN_Q_SCALE;
-            const float rk = kx_rsqrt(simd_sum_f32(gdn_dot4(kc, kc)) + GDN_L2_EPS);
-            const float qk = simd_sum_f32(gdn_dot4(qc, kc)) * rq * rk;
+            float qq = gdn_dot4(qc, qc), kk = gdn_dot4(kc, kc), qk = gdn_dot4(qc, kc);
+            UNROLL for (uint d = 16; d != 0; d >>= 1) /* three trees side by side */
+            {
+                qq += simd_xor_f32(qq, d);
+                kk += simd_xor_f32(kk, d);
+                qk += simd_xor_f32(qk, d);
+            }
+            const float rq = kx_rsqrt(qq + GDN_L2_EPS) * GDN_Q_SCALE;
+            const float rk = kx_rsqrt(kk + GDN_L2_EPS);
             st16f(q + (ulong)t * kw, ch, gdn_scale4(qc, rq));
             st16f(k + (ulong)t * kw, ch, gdn_scale4(kc, rk));
-            if (lane == 0) qk_s[sg * GDN_PREP_TOKENS + t - t0] = qk;
+            if (lane == 0) qk_s[sg * GDN_PREP_TOKENS + t - t0] = qk * rq * rk;
             q3 = q2;
             q2 = q1;
             q1 = q0;
