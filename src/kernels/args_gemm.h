@@ -26,7 +26,8 @@ KARGS_SIZE(gemm_router_args, 16);
 /* Routing lists. Pairs (token, choice) are sorted by expert, then by token: `slots`. The shared
  * expert n_experts has the n slots behind those, in token order. Slots of an expert are cut into
  * tiles: c slots make, with full == 0, ceil(c / tail) short tiles; with tail == 0, ceil(c / full)
- * full ones; else full ones and, if 1 .. tail slots remain, one short tile. */
+ * full ones, of about equal height (a multiple of 16; full is one, at most 128); else full ones
+ * and, if 1 .. tail slots remain, one short tile. */
 typedef struct moe_plan_args {
     uint32_t n, n_used, n_experts;
     uint32_t full, tail;
@@ -48,5 +49,14 @@ typedef struct moe_combine_args {
     uint32_t n, n_used, hidden;
 } moe_combine_args;
 KARGS_SIZE(moe_combine_args, 12);
+
+/* The native main loop reads activations with the columns of every block of 32 in another order: at
+ * place p stands column GMM_COLUMN(p). */
+#define GMM_COLUMN(p) (((p) & ~31u) | ((p)&7u) << 2 | ((p)&31u) >> 3)
+
+typedef struct gmm_permute_args {
+    uint32_t n_blocks; /* of 32 */
+} gmm_permute_args;
+KARGS_SIZE(gmm_permute_args, 4);
 
 #endif

@@ -2,7 +2,7 @@
  * References: ref_gemm.h. Activations are bf16, weights bf16(scale q + bias) (prim_mm.h), sums f32
  * over ascending K; no value depends on the other tokens of the batch. */
 #include "kernels/args_gemm.h"
-#include "kernels/prim_mm.h"
+#include "kernels/prim_gmm.h"
 
 /* ---- The portable tile ---- */
 
@@ -320,11 +320,19 @@ KERNEL(moe_count, 256, KIN(0, uint, ids), KOUT(1, uint, counts), KARG(2, moe_pla
 }
 KERNEL_END
 
-/* Tiles of c slots, and the slots that full ones hold. */
+/* Height of an expert's full tiles: equal parts when there are no short ones. */
+KFN uint moe_height(THREF(const moe_plan_args) a, uint c)
+{
+    if (a.tail != 0 || c == 0) return a.full;
+    const uint n = (c + a.full - 1) / a.full;
+    return ((c + n - 1) / n + 15) & ~15u;
+}
+/* Tiles of c slots. */
 KFN uint moe_n_full(THREF(const moe_plan_args) a, uint c)
 {
     if (a.full == 0) return 0;
-    return c / a.full + (c % a.full > a.tail ? 1u : 0u);
+    const uint h = moe_height(a, c);
+    return c / h + (c % h > a.tail ? 1u : 0u);
 }
 KFN uint moe_n_short(THREF(const moe_plan_args) a, uint c)
 {
@@ -405,9 +413,10 @@ KERNEL(moe_plan, 256, KIN(0, uint, ids), KIN(1, uint, counts), KOUT(2, uint, slo
         }
     }
     const uint my_full = moe_n_full(a, mine), my_short = moe_n_short(a, mine);
+    const uint height = moe_height(a, mine);
     for (uint i = tid; i < my_full; i += 256) {
         uint4 m;
-        m.x = gx, m.y = before + i * a.full, m.z = kmin(a.full, mine - i * a.full), m.w = 0;
+        m.x = gx, m.y = before + i * height, m.z = kmin(height, mine - i * height), m.w = 0;
         st16(full, 4 * (n_full + i), m);
     }
     const uint done = a.full == 0 ? 0u : kmin(mine, my_full * a.full);
@@ -553,3 +562,107 @@ KERNEL(moe_combine, 128, KIN(0, ushort, y), KIN(1, uint, slot_of), KIN(2, float,
     }
 }
 KERNEL_END
+
+/* ---- The native main loop (prim_gmm.h) ---- */
+
+KFN uint gmm_pair(uint a, uint b, uint odd)
+{
+    return odd != 0 ? (a >> 16) | (b & 0xffff0000u) : (a & 0xffffu) | (b << 16);
+}
+
+/* gmm_permute: y = x with the columns of every 32 in the order of GMM_COLUMN. A thread does a
+ * block. shapes  x, y [n_blocks][32] bf16 grid    ceil(n_blocks / 256) cost    4 bytes an element;
+ * memory bound ref     GMM_COLUMN */
+KERNEL(gmm_permute, 256, KIN(0, ushort, x), KOUT(1, ushort, y), KARG(2, gmm_permute_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint i = 256 * gx + tid;
+    if (i < a.n_blocks) {
+        uint w[16];
+        UNROLL for (uint c = 0; c < 4; c++)
+        {
+            const uint4 v = ld16h(x, 32 * i + 8 * c);
+            w[4 * c] = v.x, w[4 * c + 1] = v.y, w[4 * c + 2] = v.z, w[4 * c + 3] = v.w;
+        }
+        UNROLL for (uint q = 0; q < 4; q++)
+        {
+            uint4 v;
+            v.x = gmm_pair(w[q / 2], w[2 + q / 2], q & 1);
+            v.y = gmm_pair(w[4 + q / 2], w[6 + q / 2], q & 1);
+            v.z = gmm_pair(w[8 + q / 2], w[10 + q / 2], q & 1);
+            v.w = gmm_pair(w[12 + q / 2], w[14 + q / 2], q & 1);
+            st16h(y, 32 * i + 8 * q, v);
+        }
+    }
+}
+KERNEL_END
+
+/* gmm_set_*, gmm_add_*: as gemm_q4, x in the order of GMM_COLUMN.
+ * grid    ceil(rows / 64 G) x ceil(n / 128)
+ * memory  beyond 32 KB, the target's own
+ * ref     ref_gemm, within its tolerance */
+#define GMM_DENSE(name, G, MODE)                                                                   \
+    KERNEL(name, 128 * G, KIN(0, ushort, x), KIN(1, uint, codes), KIN(2, uint, sb),                \
+           KOUT(3, float, y), KARG(4, gemm_args, a))                                               \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        gmm_tile t;                                                                                \
+        t.x0 = GMM_TOKENS * gy;                                                                    \
+        t.n_x = kmin(GMM_TOKENS, a.n - t.x0);                                                      \
+        t.w0 = 64u * G * gx;                                                                       \
+        t.n_w = kmin(64u * G, a.rows - t.w0);                                                      \
+        t.cols = a.cols;                                                                           \
+        gmm_run<G, MODE>(t, x, codes, codes, sb, a.rows, y, tid, lane, sg);                        \
+    }                                                                                              \
+    KERNEL_END                                                                                     \
+    KERNEL_DYN_SMEM(name, GMM_SMEM(G));
+
+GMM_DENSE(gmm_set_4, 4, GMM_SET)
+GMM_DENSE(gmm_add_4, 4, GMM_ADD)
+
+/* gmm_up_*, gmm_down_*: as moe_up_32 and moe_down_32 for the list of full tiles, x and h in the
+ * order of GMM_COLUMN. One warpgroup more hides less latency but reads tokens less often. */
+#define GMM_EXPERTS(G)                                                                             \
+    KERNEL(gmm_up_##G, 128 * G, KIN(0, ushort, x), KIN(1, uint, slot_token), KIN(2, uint, n_map),  \
+           KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h), KARG(6, moe_gemm_args, a))   \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        if (gy < n_map[a.list]) {                                                                  \
+            const uint4 m = ld16(map, 4 * gy);                                                     \
+            DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                    \
+            gmm_tile t;                                                                            \
+            t.x0 = m.y, t.n_x = m.z, t.w0 = 64u * G * gx;                                          \
+            t.n_w = kmin(64u * G, a.rows - t.w0), t.cols = a.cols;                                 \
+            gmm_run<G, GMM_UP>(t, x, slot_token, slab + a.codes, slab + a.sb, a.rows / 2, h, tid,  \
+                               lane, sg);                                                          \
+        }                                                                                          \
+    }                                                                                              \
+    KERNEL_END                                                                                     \
+    KERNEL_DYN_SMEM(gmm_up_##G, GMM_SMEM(G));                                                      \
+    KERNEL(gmm_down_##G, 128 * G, KIN(0, ushort, h), KIN(1, uint, n_map), KIN(2, uint, map),       \
+           KIN(3, uint, bank), KOUT(4, ushort, y), KARG(5, moe_gemm_args, a))                      \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        if (gy < n_map[a.list]) {                                                                  \
+            const uint4 m = ld16(map, 4 * gy);                                                     \
+            DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                    \
+            gmm_tile t;                                                                            \
+            t.x0 = m.y, t.n_x = m.z, t.w0 = 64u * G * gx;                                          \
+            t.n_w = kmin(64u * G, a.rows - t.w0), t.cols = a.cols;                                 \
+            gmm_run<G, GMM_DOWN>(t, h, n_map, slab + a.codes, slab + a.sb, a.rows, y, tid, lane,   \
+                                 sg);                                                              \
+        }                                                                                          \
+    }                                                                                              \
+    KERNEL_END                                                                                     \
+    KERNEL_DYN_SMEM(gmm_down_##G, GMM_SMEM(G));
+
+GMM_EXPERTS(4)
+GMM_EXPERTS(2)

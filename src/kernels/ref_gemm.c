@@ -74,9 +74,14 @@ static void put_tile(uint32_t *map, uint32_t i, uint32_t expert, uint32_t slot, 
 static void cut(const moe_plan_args *a, uint32_t expert, uint32_t slot, uint32_t c,
                 const ref_moe_lists *out)
 {
+    uint32_t full = a->full;
+    if (a->tail == 0 && c != 0) {
+        const uint32_t n = (c + full - 1) / full, even = (c + n - 1) / n;
+        full = (even + 15) / 16 * 16;
+    }
     while (c != 0) {
-        const bool is_short = a->full == 0 || (c < a->full && c <= a->tail);
-        const uint32_t height = is_short ? a->tail : a->full;
+        const bool is_short = full == 0 || (c < full && c <= a->tail);
+        const uint32_t height = is_short ? a->tail : full;
         const uint32_t rows = c < height ? c : height;
         const uint32_t list = is_short ? MOE_MAP_SHORT : MOE_MAP_FULL;
         put_tile(is_short ? out->tails : out->full, out->n_map[list]++, expert, slot, rows);

@@ -153,6 +153,25 @@ static void expansion(check *c)
     check_same_u16(c, "w", check_fetch(c, w), want, n_mats * rows, cols);
 }
 
+static void permutation(check *c)
+{
+    gpu_context *g = check_context(c, &check_nano);
+    const uint32_t n = 32 * (1 + check_below(c, 600));
+    const gmm_permute_args a = {n / 32};
+    check_shape(c, "n %u", n);
+    const uint16_t *x = check_bf16s(c, n, -1, 1);
+    const gpu_view vx = check_view(c, "x", 2ull * n, x), vy = check_view(c, "y", 2ull * n, NULL);
+    rec_dispatch(g->rec, KERNEL_gmm_permute, (a.n_blocks + 255) / 256, 1);
+    rec_read(g->rec, vx);
+    rec_write(g->rec, vy);
+    rec_args(g->rec, &a, sizeof a);
+    if (!check_run(c)) return;
+    uint16_t *want = check_host(c, 2ull * n);
+    for (uint32_t i = 0; i < n; i++)
+        want[i] = x[GMM_COLUMN(i)];
+    check_same_u16(c, "y", check_fetch(c, vy), want, n / 32, 32);
+}
+
 /* ---- Router ---- */
 
 static void router(check *c, const model_shape *s, uint32_t n)
@@ -311,13 +330,20 @@ static void compare_moe(check *c, const gpu_context *g, const moe *m, uint32_t n
     const uint32_t *lists = compare_lists(c, g, m);
     const uint32_t u = m->s->n_experts_used;
     const uint64_t widest = 2 * m->s->expert_width + m->s->hidden;
-    const slot_work k = {.sum = check_host(c, widest * 8),
-                         .mag = check_host(c, widest * 8),
-                         .want = check_host(c, widest * 8),
-                         .bound = check_host(c, widest * 8),
-                         .got = check_host(c, widest * 4),
-                         .h = check_fetch(c, gpu_sub(m->scratch, m->l.h, m->l.y - m->l.h)),
-                         .y = check_fetch(c, gpu_sub(m->scratch, m->l.y, m->l.total - m->l.y))};
+    slot_work k = {.sum = check_host(c, widest * 8),
+                   .mag = check_host(c, widest * 8),
+                   .want = check_host(c, widest * 8),
+                   .bound = check_host(c, widest * 8),
+                   .got = check_host(c, widest * 4),
+                   .h = check_fetch(c, gpu_sub(m->scratch, m->l.h, m->l.y - m->l.h)),
+                   .y = check_fetch(c, gpu_sub(m->scratch, m->l.y, m->l.total - m->l.y))};
+    if (gemm_is_native(g)) {
+        uint16_t *h = check_host(c, m->l.y - m->l.h);
+        const uint32_t w = m->s->expert_width;
+        for (uint32_t j = 0; j < m->l.n_slots * w; j++)
+            h[j / w * w + GMM_COLUMN(j % w)] = k.h[j];
+        k.h = h;
+    }
     for (uint32_t i = 0; i < n_slots && !check_failed(c); i++) {
         const uint32_t slot = i == 0 ? m->l.n_slots - 1 : check_below(c, m->l.n_slots);
         uint32_t expert = m->s->n_experts;
@@ -391,6 +417,9 @@ static void lists_only(check *c)
     s.n_experts_used = 1 + check_below(c, 8);
     gpu_context *g = check_context(c, &s);
     g->off[GPU_SW_tile32] = check_below(c, 2) != 0;
+    const gpu_view any = check_view(c, "mm", 16, NULL); /* its tiles, not its products */
+    g->native_mm = check_below(c, 2) != 0;
+    g->mm = any;
     moe m = {.s = &s, .n = 1 + check_below(c, 400)};
     m.l = moe_layout_of(&s, m.n);
     m.ids = check_host(c, 4ull * m.n * s.n_experts_used);
@@ -464,6 +493,7 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"gemm_dense_35b", dense_35b, CHECK_ON_DEVICE},
                                        {"gemm_dense_35b_portable", dense_portable, CHECK_ON_DEVICE},
                                        {"gemm_expand", expansion, 0},
+                                       {"gemm_permute", permutation, 0},
                                        {"gemm_router", router_nano, 0},
                                        {"gemm_router_35b", router_35b, CHECK_ON_DEVICE},
                                        {"moe_lists", lists_only, 0},

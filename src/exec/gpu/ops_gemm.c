@@ -20,6 +20,11 @@ static bool is_wide(const gpu_context *g)
     return g->off[GPU_SW_inline_dequant];
 }
 
+bool gemm_is_native(const gpu_context *g)
+{
+    return g->native_mm && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main] && !is_wide(g);
+}
+
 /* bf16 elements of the largest dense matrix. */
 static uint64_t dense_max(const model_shape *s)
 {
@@ -27,18 +32,37 @@ static uint64_t dense_max(const model_shape *s)
     const uint64_t in = (uint64_t)(shape_conv_channels(s) + vw + 2 * s->gdn_v_heads) * s->hidden;
     const uint64_t qkv = (uint64_t)(2 * q + 2 * shape_kv_width(s)) * s->hidden;
     const uint64_t out = (uint64_t)(vw > q ? vw : q) * s->hidden;
-    const uint64_t a = in > qkv ? in : qkv;
-    return a > out ? a : out;
+    const uint64_t head = (uint64_t)s->n_vocab * s->hidden;
+    const uint64_t a = in > qkv ? in : qkv, b = out > head ? out : head;
+    return a > b ? a : b;
 }
 
 uint64_t op_mm_scratch(const gpu_context *g, uint32_t n)
 {
     const model_shape *s = g->shape;
-    (void)n;
-    if (!is_wide(g)) return 0;
-    const uint64_t bank = (s->n_experts + 1ull) * 2 * s->expert_width * s->hidden;
-    const uint64_t dense = dense_max(s);
-    return 2 * (bank > dense ? bank : dense);
+    if (is_wide(g)) {
+        const uint64_t bank = (s->n_experts + 1ull) * 2 * s->expert_width * s->hidden;
+        const uint64_t dense = dense_max(s);
+        return 2 * (bank > dense ? bank : dense);
+    }
+    if (!g->native_mm || g->off[GPU_SW_tensor_main]) return 0;
+    const uint32_t vw = shape_gdn_v_width(s), q = shape_q_width(s);
+    const uint32_t out = vw > q ? vw : q;
+    return 2ull * n * (out > s->hidden ? out : s->hidden);
+}
+
+/* Records the permutation of x [n][cols] to g->mm; returns what holds it. */
+static gpu_view permute(gpu_context *g, gpu_view x, uint32_t n, uint32_t cols)
+{
+    const gmm_permute_args a = {n * (cols / 32)};
+    const gpu_view y = gpu_sub(g->mm, 0, 2ull * n * cols);
+    rec_label(g->rec, "permute");
+    rec_dispatch(g->rec, KERNEL_gmm_permute, div_up(a.n_blocks, 256), 1);
+    rec_read(g->rec, gpu_sub(x, 0, y.bytes));
+    rec_write(g->rec, y);
+    rec_args(g->rec, &a, sizeof a);
+    rec_cost(g->rec, 4.0 * n * cols, 0);
+    return y;
 }
 
 /* Records the expansion of matrices to g->mm; returns what holds them. */
@@ -61,6 +85,7 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
 {
     const gemm_args a = {n, w->rows, w->cols, add};
     const double elements = (double)w->rows * w->cols;
+    const bool native = gemm_is_native(g) && w->rows % 2 == 0;
     gpu_view wide = {0};
     in = gpu_sub(in, 0, 2ull * n * w->cols);
     y = gpu_sub(y, 0, 4ull * n * w->rows);
@@ -68,9 +93,12 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
         const gemm_expand_args e = {1, w->rows, w->cols, 0, 0, 0};
         wide = expand(g, w->codes, w->sb, &e);
     }
+    if (native) in = permute(g, in, n, w->cols);
+    const kernel_id k = native       ? (add ? KERNEL_gmm_add_4 : KERNEL_gmm_set_4)
+                        : is_wide(g) ? KERNEL_gemm_wide
+                                     : KERNEL_gemm_q4;
     rec_label(g->rec, "gemm");
-    rec_dispatch(g->rec, is_wide(g) ? KERNEL_gemm_wide : KERNEL_gemm_q4, div_up(w->rows, 64),
-                 div_up(n, 32));
+    rec_dispatch(g->rec, k, div_up(w->rows, native ? 256 : 64), div_up(n, native ? 128 : 32));
     rec_read(g->rec, in);
     if (is_wide(g)) {
         rec_read(g->rec, wide);
@@ -154,11 +182,12 @@ uint64_t op_moe_plan_bytes(const model_shape *s, uint32_t n)
 
 moe_plan_args moe_plan_args_of(const gpu_context *g, uint32_t n)
 {
-    return (moe_plan_args){.n = n,
-                           .n_used = g->shape->n_experts_used,
-                           .n_experts = g->shape->n_experts,
-                           .full = g->off[GPU_SW_tile32] ? 0 : 32,
-                           .tail = 16};
+    moe_plan_args a = {
+        .n = n, .n_used = g->shape->n_experts_used, .n_experts = g->shape->n_experts};
+    const bool native = gemm_is_native(g), tall = !g->off[GPU_SW_tile32];
+    a.full = native ? (tall ? 128 : 16) : (tall ? 32 : 0);
+    a.tail = native ? 0 : 16;
+    return a;
 }
 
 void op_moe_plan(gpu_context *g, uint32_t n, gpu_view ids, gpu_view scratch)
@@ -251,6 +280,14 @@ static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, 
                                   : (wide ? KERNEL_moe_down_wide_16 : KERNEL_moe_down_16);
     rec_label(g->rec, gather ? "experts up" : "experts down");
     const uint64_t bytes = x.bytes + out.bytes;
+    if (gemm_is_native(g)) {
+        if (gather) x = permute(g, x, e->n, a.cols);
+        rec_label(g->rec, gather ? "experts up" : "experts down");
+        product_list(e, &a, gather ? KERNEL_gmm_up_4 : KERNEL_gmm_down_2, e->plan.full,
+                     gather ? 256 : 128, gather, x, weights, out);
+        rec_cost(g->rec, elements * 0.5625 + (double)bytes, 2.0 * e->l.n_slots * a.rows * a.cols);
+        return;
+    }
     for (uint32_t list = e->plan.full != 0 ? MOE_MAP_FULL : MOE_MAP_SHORT; list <= MOE_MAP_SHORT;
          list++) {
         const bool first = list == MOE_MAP_FULL || e->plan.full == 0;

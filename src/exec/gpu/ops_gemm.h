@@ -18,6 +18,9 @@ typedef struct moe_layout {
 } moe_layout;
 moe_layout moe_layout_of(const model_shape *s, uint32_t n);
 
+/* The native main loop does the products. */
+bool gemm_is_native(const gpu_context *g);
+
 /* How the context cuts tiles. */
 moe_plan_args moe_plan_args_of(const gpu_context *g, uint32_t n);
 
