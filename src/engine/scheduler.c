@@ -9,7 +9,6 @@
 #include "engine/sched.h"
 
 #define QUEUE_DEFAULT 64u
-#define PIECE_DEFAULT 64u
 #define EVERY_DEFAULT 2048u
 
 /* A prompt that another one is just computing is waited for when it saves so many tokens. */
@@ -317,7 +316,8 @@ calla_status scheduler_create(scheduler **out, calla_engine *engine,
     o->n_parallel = or_default(o->n_parallel, 1);
     o->n_ctx = or_default(o->n_ctx, max < ENGINE_CTX_DEFAULT ? max : ENGINE_CTX_DEFAULT);
     o->queue_max = or_default(o->queue_max, QUEUE_DEFAULT);
-    o->piece_tokens = or_default(o->piece_tokens, PIECE_DEFAULT);
+    o->piece_tokens = or_default(o->piece_tokens, engine->ex->ops->piece_tokens);
+    o->piece_tokens = or_default(o->piece_tokens, UINT32_MAX);
     o->state_every_tokens = or_default(o->state_every_tokens, EVERY_DEFAULT);
     s->tail = &s->head;
     s->stats = (sched_stats){.n_parallel = o->n_parallel,

@@ -36,7 +36,8 @@ typedef struct scheduler_options {
     uint32_t queue_max;          /* requests that may wait for a sequence; 0: 64 */
     uint64_t cache_ram_bytes;    /* for sequences kept after their request, and saved states; 0: no
                                     prefix cache */
-    uint32_t piece_tokens;       /* prompt tokens a step while others generate; 0: 64 */
+    uint32_t piece_tokens;       /* prompt tokens a step while others generate; 0: as the
+                                    executor prefers */
     uint32_t state_every_tokens; /* saved states at most this far apart in a long prompt; 0: 2048 */
     /* How a block of thinking is closed, "\n</think>\n\n", and the id in it after which it is
      * closed. Default (NULL): looked up in the engine's tokenizer. Copied. */

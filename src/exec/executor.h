@@ -45,6 +45,10 @@ typedef struct exec_plan {
 
 typedef struct exec_ops {
     const char *name; /* "cpu" */
+    /* Prompt tokens in one call that also takes a step of sequences that generate: so many that
+     * they hardly feel it. Small where time goes by tokens, large where it goes by calls; 0: as
+     * many as a call takes. */
+    uint32_t piece_tokens;
     void (*destroy)(executor *ex);
     const char *(*variant)(const executor *ex); /* kernel variant in use */
     uint32_t (*n_threads)(const executor *ex);

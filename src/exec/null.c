@@ -212,6 +212,7 @@ static void null_restore(executor *ex, exec_seq *dst, const exec_seq *src, uint3
 
 static const exec_ops null_ops = {
     .name = "null",
+    .piece_tokens = 48,
     .destroy = null_destroy,
     .variant = null_variant,
     .n_threads = null_n_threads,
