@@ -52,7 +52,11 @@ static void emit(gen_choice *c, const output_event *from)
         c->failed = c->ended = true;
         return;
     }
-    output_result_event(&c->answer, from);
+    /* The arguments of a call that was cut off stay unfinished: nobody shall take them for whole.
+     */
+    output_event kept = *from;
+    if (kept.kind == OUTPUT_CALL_END) kept.n = 0;
+    output_result_event(&c->answer, &kept);
     if (c->answer.failed) c->failed = c->ended = true;
     deliver(c, &ev);
 }
@@ -341,6 +345,7 @@ static bool start_parser(gen_choice *c, calla_error *err)
     gen_job *job = c->job;
     const output_options o = {.start_in_reasoning = job->in.prompt.in_thinking,
                               .tools = job->in.tools,
+                              .call_after_reasoning = job->in.forms[0] != NULL,
                               .on_event = take_event,
                               .user = c};
     if (!gen_prompt(c)->is_chat) return true;
