@@ -131,6 +131,7 @@ typedef struct gen_choice {
     bool begun, ended, done, failed;
     const gen_stop *stop;
     id_list ids;
+    size_t n_first_call; /* ids when the first call was complete; 0: none yet */
     output_result answer;
     gen_call *calls; /* [answer.n_calls] */
     size_t cap_calls;
