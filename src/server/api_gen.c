@@ -299,7 +299,8 @@ static void note_usage(gen_job *job)
         u.queue_seconds = r->queue_seconds;
         u.prefill_seconds = r->prefill_seconds;
         u.decode_seconds = r->decode_seconds;
-        u.stop = finish_name(job->choices[i].finish);
+        u.stop = job->choices[i].finish == GEN_CANCELLED ? "cancelled"
+                                                         : finish_name(job->choices[i].finish);
     }
     http_note_usage(job->req, &u);
 }

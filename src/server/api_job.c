@@ -254,6 +254,8 @@ void gen_failure(const gen_choice *c, api_error *e)
     const bool memory = c->failed || c->result.status == CALLA_ERR_MEMORY;
     if (memory)
         (void)api_no_memory(e);
+    else if (c->result.status == CALLA_ERR_CANCELLED)
+        (void)api_fail(e, 503, "shutting_down", NULL, "The server is shutting down.");
     else
         (void)api_fail(e, 500, NULL, NULL, "%s", c->message);
 }

@@ -303,6 +303,89 @@ static void test_keep_alive(void **state)
 
 /* ---- Limits ------------------------------------------------------------------------------- */
 
+/* A target in absolute form: its authority counts, not the Host. */
+static void test_absolute_target(void **state)
+{
+    (void)state;
+    http_options o = {0};
+    start(&o);
+    static const char *const good[] = {"http://127.0.0.1:8080/echo?q=1",
+                                       "HTTP://localhost/echo?q=1", "https://[::1]/echo?q=1"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char request[256];
+        (void)snprintf(request, sizeof request,
+                       "GET %s HTTP/1.1\r\nHost: evil.com\r\nConnection: close\r\n\r\n", good[i]);
+        const char *a = ask(request);
+        has(a, "200 OK");
+        has(a, "GET /echo [] q=1");
+    }
+    has(ask(POST("http://localhost/v1/messages", "", "2", "{}")), "\"request_id\"");
+    has(ask(GET("http://localhost", "")), "there is no /\"");
+    has(ask(GET("http://evil.com/health", "")), "200 OK"); /* is open to all */
+    static const char *const bad[] = {"http://evil.com/echo", "http:///echo",
+                                      "http://me@localhost/echo", "http://localhost:x/echo"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char request[256];
+        (void)snprintf(request, sizeof request,
+                       "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", bad[i]);
+        has(ask(request), "\"host_not_allowed\"");
+    }
+    /* A page of the same origin. */
+    has(ask(GET("http://localhost:7/echo", "Origin: http://localhost:7\r\n")), "200 OK");
+    has(ask(GET("http://localhost:7/echo", "Origin: http://localhost\r\n")), "403 Forbidden");
+    stop();
+}
+
+/* Where a body ends must not be a matter of opinion: refused in JSON, and nothing behind it is
+ * taken for a request. */
+static void test_framing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *headers, *answer;
+    } bad[] = {
+        {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "400 Bad Request"},
+        {"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "400 Bad Request"},
+        {"Content-Length: 5\r\nContent-Length: 6\r\n", "400 Bad Request"},
+        {"content-length: 5\r\nContent-Length: 5\r\n", "400 Bad Request"},
+        {"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "400 Bad Request"},
+        {"Transfer-Encoding: gzip, chunked\r\n", "501 Not Implemented"},
+        {"Transfer-Encoding: gzip\r\n", "501 Not Implemented"},
+        {"Transfer-Encoding : chunked\r\n", "400 Bad Request"},
+        {"Content-Length: 5\r\nTransfer-Encoding\t: chunked\r\n", "400 Bad Request"},
+        {"Transfer-Encoding:\r\n chunked\r\n", "400 Bad Request"},
+        {"Content-Length:\r\n 5\r\n", "400 Bad Request"},
+        {"X: a\rContent-Length: 5\r\n", "400 Bad Request"},
+        {"Host: localhost\r\nContent-Length: 5\r\n", "400 Bad Request"},
+    };
+    http_options o = {0};
+    start(&o);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char request[512];
+        (void)snprintf(request, sizeof request,
+                       "POST /echo HTTP/1.1\r\nHost: localhost\r\n%s\r\n0\r\n\r\n"
+                       "GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                       bad[i].headers);
+        const char *a = ask(request);
+        has(a, bad[i].answer);
+        has(a, "Content-Type: application/json");
+        has(a, "{\"error\":{\"message\":\"");
+        has(a, "Connection: close");
+        has_no(a, "200 OK");
+        const char *body = strstr(a, "\r\n\r\n");
+        assert_non_null(body);
+        has_no(body, "HTTP/1.1"); /* one answer */
+    }
+    const char *a =
+        ask("POST /v1/messages HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    has(a, "400 Bad Request");
+    has(a, "\"type\":\"error\""); /* Anthropic's object */
+    has(ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked\r\n"
+            "Connection: close\r\n\r\n3\r\none\r\n0\r\n\r\n"),
+        "n=3 one");
+    stop();
+}
+
 static void test_too_large(void **state)
 {
     (void)state;
@@ -779,6 +862,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_routes),
         cmocka_unit_test(test_keep_alive),
+        cmocka_unit_test(test_absolute_target),
+        cmocka_unit_test(test_framing),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_slow_client),
         cmocka_unit_test(test_keys),
