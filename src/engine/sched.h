@@ -9,7 +9,7 @@
  *             `next` has been drawn and reported but not run.
  * Threads:    `lock` guards the queue, every slot's req and phase against readers, the `cancelled`
  *             of requests, `draining`, `aborting`, `stopping`, the counters. The worker alone
- * writes slots, and reads its own without the lock. Callbacks are called without it.
+ *             writes slots, and reads its own without the lock. Callbacks are called without it.
  */
 #ifndef CALLA_ENGINE_SCHED_H
 #define CALLA_ENGINE_SCHED_H

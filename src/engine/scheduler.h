@@ -17,8 +17,8 @@
  *             alike; n_parallel younger ones, and no more, may pass it meanwhile. Prompts in work
  *             take turns, a piece each: none waits longer than n_parallel steps for its next.
  * Threads:    submit, cancel, stats, drain and abort from any thread. Callbacks run on the worker
- * and hold up everyone's tokens: they hand over and return, never block. A callback may call
- *             submit, cancel and stats, never drain or destroy.
+ *             and hold up everyone's tokens: they hand over and return, never block. A callback may
+ *             call submit, cancel and stats, never drain or destroy.
  * Memory:     nothing is allocated per token.
  * Limits:     SCHED_PARALLEL_MAX, SCHED_TOP_LOGPROBS_MAX.
  */
