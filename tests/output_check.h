@@ -110,13 +110,14 @@ typedef struct check_input {
     const char *bytes;
     size_t n;
     const json_value *tools;
-    bool reasoning, truncated;
+    bool reasoning, truncated, after; /* after: call_after_reasoning */
 } check_input;
 
 /* Cuts of random length up to max_cut (0: one push). False: memory ran out. */
 static inline bool check_parse(check_log *l, const check_input *in, size_t max_cut, uint64_t seed)
 {
     const output_options o = {.start_in_reasoning = in->reasoning,
+                              .call_after_reasoning = in->after,
                               .tools = in->tools,
                               .on_event = check_event,
                               .user = l};

@@ -16,6 +16,7 @@ struct prefix_cache {
     uint32_t n_ctx;
     uint64_t token_bytes, state_bytes; /* of a timeline's token, of a state */
     uint64_t tick;
+    bool has_warned;     /* of a sequence that is too large */
     timeline *timelines; /* parked and active, latest created first */
     prefix_stats stats;
 };
@@ -322,9 +323,14 @@ void timeline_append(timeline *t, const int32_t *ids, uint32_t n_ids)
     if (t->n_tokens > t->n_written) t->n_written = t->n_tokens;
 }
 
+bool prefix_cache_saves(const prefix_cache *c)
+{
+    return c->state_bytes <= c->stats.limit_bytes;
+}
+
 void prefix_cache_save(prefix_cache *c, timeline *t)
 {
-    if (c->state_bytes > c->stats.limit_bytes) return;
+    if (!prefix_cache_saves(c)) return;
     if (t->n_saved != 0 && t->saved[t->n_saved - 1].position == t->n_tokens) return;
     make_room(c, c->state_bytes);
     saved_state *s = mem_alloc(sizeof *s);
@@ -342,10 +348,21 @@ void prefix_cache_save(prefix_cache *c, timeline *t)
     (void)pthread_mutex_unlock(&c->engine->device);
 }
 
+static void warn_too_large(prefix_cache *c, const timeline *t, uint64_t bytes)
+{
+    if (c->has_warned || c->stats.limit_bytes == 0) return;
+    c->has_warned = true;
+    engine_log(c->engine, CALLA_LOG_WARN,
+               "a conversation of %u tokens is not kept: it needs %.1f MB, the prefix cache has "
+               "%.1f MB in all (--cache-ram); said once",
+               t->n_written, (double)bytes / 1e6, (double)c->stats.limit_bytes / 1e6);
+}
+
 void prefix_cache_park(prefix_cache *c, timeline *t)
 {
     const uint64_t bytes = timeline_bytes(c, t);
     if (t->n_tokens == 0 || bytes > c->stats.limit_bytes) {
+        if (t->n_tokens != 0) warn_too_large(c, t, bytes);
         prefix_cache_drop(c, t);
         return;
     }

@@ -16,7 +16,8 @@
  *             uses its first saved state too, the one most likely shared; a fork does not use what
  *             it leaves behind, which may well be a past that the conversation has dropped.
  * Threads:    one; takes the engine's device lock for every executor call.
- * Errors:     only begin can fail. save and park keep less when memory is short.
+ * Errors:     only begin can fail. save and park keep less when memory is short. The first sequence
+ *             that is larger than the whole limit, and so not kept, is a line in the engine's log.
  * Limits:     PREFIX_TIMELINES_MAX parked timelines.
  */
 #ifndef CALLA_ENGINE_PREFIX_CACHE_H
@@ -82,6 +83,9 @@ void prefix_cache_save(prefix_cache *c, timeline *t);
 /* The request has ended: its timeline is kept, or forgotten (after a failure). */
 void prefix_cache_park(prefix_cache *c, timeline *t);
 void prefix_cache_drop(prefix_cache *c, timeline *t);
+
+/* Can a state be paid at all? Otherwise save does nothing. */
+bool prefix_cache_saves(const prefix_cache *c);
 
 typedef struct prefix_stats {
     uint32_t n_timelines; /* parked */

@@ -8,8 +8,8 @@
  *             active and t->n_tokens prompt tokens are in it. SLOT_DECODE: the prompt is in t, and
  *             `next` has been drawn and reported but not run.
  * Threads:    `lock` guards the queue, every slot's req and phase against readers, the `cancelled`
- *             of requests, `draining`, `stopping`, the counters. The worker alone writes slots, and
- *             reads its own without the lock. Callbacks are called without it.
+ *             of requests, `draining`, `aborting`, `stopping`, the counters. The worker alone
+ *             writes slots, and reads its own without the lock. Callbacks are called without it.
  */
 #ifndef CALLA_ENGINE_SCHED_H
 #define CALLA_ENGINE_SCHED_H
@@ -32,6 +32,7 @@ typedef struct sched_req {
     uint32_t n_prompt;
     uint32_t *marks; /* positions at which to save the state: ascending, below n_prompt */
     uint32_t n_marks;
+    uint32_t n_passed; /* younger requests that were admitted while this one waited for a prompt */
     double t_submit;
     bool cancelled;
 } sched_req;
@@ -69,7 +70,7 @@ struct scheduler {
     sched_req *head, **tail;   /* waiting, first come first */
     uint32_t n_queued, n_live; /* live: accepted, on_done not yet returned */
     sched_ticket last_ticket;
-    bool draining, stopping;
+    bool draining, aborting, stopping;
     sched_stats stats;
 };
 

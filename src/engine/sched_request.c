@@ -118,7 +118,7 @@ static bool copy_request(sched_req *q, const scheduler *s)
     r->prompt = q->prompt = copy_items(r->prompt, r->n_prompt, sizeof *q->prompt, &failed);
     r->bias_ids = q->bias_ids = copy_items(r->bias_ids, r->n_bias, sizeof *q->bias_ids, &failed);
     r->bias = q->bias = copy_items(r->bias, r->n_bias, sizeof *q->bias, &failed);
-    if (s->options.cache_ram_bytes != 0) {
+    if (prefix_cache_saves(s->cache)) {
         q->marks =
             mem_array(sched_marks_max(q->n_prompt, r->n_boundaries, every), sizeof *q->marks);
         if (q->marks == NULL) failed = true;

@@ -169,15 +169,49 @@ static void piece_done(scheduler *s, sched_slot *slot)
     if (at == q->n_prompt) begin_decoding(s, slot);
 }
 
-static void count_step(scheduler *s, const step *st)
+static void count_step(scheduler *s, const exec_segment *segs, uint32_t n_segs, uint32_t n_decode)
 {
     uint64_t n = 0;
-    for (uint32_t i = st->n_decode; i < st->n_segs; i++)
-        n += st->segs[i].n_tokens;
+    for (uint32_t i = n_decode; i < n_segs; i++)
+        n += segs[i].n_tokens;
     (void)pthread_mutex_lock(&s->lock);
     s->stats.n_steps++;
     s->stats.n_tokens_prefilled += n;
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+static calla_status run(scheduler *s, const exec_segment *segs, uint32_t n_segs, calla_error *err)
+{
+    executor *ex = s->engine->ex;
+    (void)pthread_mutex_lock(&s->engine->device);
+    const calla_status status = ex->ops->run(ex, segs, n_segs, err);
+    (void)pthread_mutex_unlock(&s->engine->device);
+    return status;
+}
+
+/* The i-th segment has been run. */
+static void digest(scheduler *s, const step *st, uint32_t i)
+{
+    sched_slot *slot = st->slots[i];
+    timeline_append(slot->t, st->segs[i].tokens, st->segs[i].n_tokens);
+    if (i < st->n_decode)
+        next_token(s, slot);
+    else
+        piece_done(s, slot);
+}
+
+/* One of several segments was refused, which says nothing of the others: each alone. */
+static void run_apart(scheduler *s, const step *st)
+{
+    calla_error err;
+    for (uint32_t i = 0; i < st->n_segs; i++) {
+        if (run(s, &st->segs[i], 1, &err) != CALLA_OK) {
+            sched_fail(s, st->slots[i], &err);
+            continue;
+        }
+        count_step(s, &st->segs[i], 1, i < st->n_decode);
+        digest(s, st, i);
+    }
 }
 
 void sched_step(scheduler *s)
@@ -186,22 +220,17 @@ void sched_step(scheduler *s)
     calla_error err;
     build(s, &st);
     if (st.n_segs == 0) return;
-    const executor *ex = s->engine->ex;
-    (void)pthread_mutex_lock(&s->engine->device);
-    const calla_status status = ex->ops->run(s->engine->ex, st.segs, st.n_segs, &err);
-    (void)pthread_mutex_unlock(&s->engine->device);
-    if (status != CALLA_OK) {
-        for (uint32_t i = 0; i < st.n_segs; i++)
-            sched_fail(s, st.slots[i], &err);
+    const calla_status status = run(s, st.segs, st.n_segs, &err);
+    const bool refused = status == CALLA_ERR_ARGUMENT || status == CALLA_ERR_FULL;
+    if (refused && st.n_segs > 1) {
+        run_apart(s, &st);
         return;
     }
-    count_step(s, &st);
+    if (status == CALLA_OK) count_step(s, st.segs, st.n_segs, st.n_decode);
     for (uint32_t i = 0; i < st.n_segs; i++) {
-        sched_slot *slot = st.slots[i];
-        timeline_append(slot->t, st.segs[i].tokens, st.segs[i].n_tokens);
-        if (i < st.n_decode)
-            next_token(s, slot);
+        if (status == CALLA_OK)
+            digest(s, &st, i);
         else
-            piece_done(s, slot);
+            sched_fail(s, st.slots[i], &err);
     }
 }

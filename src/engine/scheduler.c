@@ -9,7 +9,6 @@
 #include "engine/sched.h"
 
 #define QUEUE_DEFAULT 64u
-#define PIECE_DEFAULT 64u
 #define EVERY_DEFAULT 2048u
 
 /* A prompt that another one is just computing is waited for when it saves so many tokens. */
@@ -26,15 +25,44 @@ static void unlink_request(scheduler *s, sched_req **at)
     s->n_queued--;
 }
 
-/* Ends what was cancelled, or everything when the scheduler stops. */
+static calla_status shut_down(calla_error *err)
+{
+    return err_set(err, CALLA_ERR_CANCELLED, "the scheduler is shutting down");
+}
+
+static void end_slot(scheduler *s, sched_slot *slot, bool failed)
+{
+    calla_error err;
+    if (!failed) {
+        sched_finish(s, slot, CALLA_STOP_CANCELLED);
+        return;
+    }
+    (void)shut_down(&err);
+    sched_fail(s, slot, &err);
+}
+
+static void end_waiting(scheduler *s, sched_req *q, bool failed)
+{
+    calla_error err;
+    sched_result r = sched_result_none(q);
+    r.stop = CALLA_STOP_CANCELLED;
+    if (failed) {
+        r.status = shut_down(&err);
+        r.message = err.message;
+    }
+    sched_done(s, q, &r);
+}
+
+/* Ends what was cancelled, or everything when the scheduler stops or aborts. */
 static void end_cancelled(scheduler *s)
 {
     sched_req *gone = NULL, **gone_at = &gone;
-    uint64_t slots = 0; /* bit i: slot i */
+    uint64_t slots = 0, failed = 0; /* bit i: slot i */
     (void)pthread_mutex_lock(&s->lock);
+    const bool all = s->stopping || s->aborting, fail = s->aborting;
     for (sched_req **at = &s->head; *at != NULL;) {
         sched_req *q = *at;
-        if (!q->cancelled && !s->stopping) {
+        if (!q->cancelled && !all) {
             at = &q->next;
             continue;
         }
@@ -42,25 +70,28 @@ static void end_cancelled(scheduler *s)
         *gone_at = q;
         gone_at = &q->next;
     }
-    for (uint32_t i = 0; i < s->options.n_parallel; i++)
-        if (s->slots[i].req != NULL && (s->slots[i].req->cancelled || s->stopping))
-            slots |= (uint64_t)1 << i;
+    for (uint32_t i = 0; i < s->options.n_parallel; i++) {
+        const sched_req *q = s->slots[i].req;
+        if (q == NULL || !(q->cancelled || all)) continue;
+        slots |= (uint64_t)1 << i;
+        if (fail && !q->cancelled) failed |= (uint64_t)1 << i;
+    }
     (void)pthread_mutex_unlock(&s->lock);
     for (uint32_t i = 0; i < s->options.n_parallel; i++)
-        if (slots >> i & 1) sched_finish(s, &s->slots[i], CALLA_STOP_CANCELLED);
+        if (slots >> i & 1) end_slot(s, &s->slots[i], failed >> i & 1);
     while (gone != NULL) {
         sched_req *q = gone;
         gone = q->next;
-        sched_result r = sched_result_none(q);
-        r.stop = CALLA_STOP_CANCELLED;
-        sched_done(s, q, &r);
+        end_waiting(s, q, fail && !q->cancelled);
     }
 }
 
 /* Would a prompt gain by waiting for one that is being computed? Then that one will save a state
- * further on in their common prefix than anything there is. */
+ * further on in their common prefix than anything there is. But a slot that becomes free meanwhile
+ * goes to a younger request, and so that this cannot go on for ever, only so many may pass. */
 static bool should_wait(const scheduler *s, const sched_req *q, uint32_t n_cached)
 {
+    if (q->n_passed >= s->options.n_parallel) return false;
     for (uint32_t i = 0; i < s->options.n_parallel; i++) {
         const sched_slot *slot = &s->slots[i];
         if (slot->phase != SLOT_PREFILL) continue;
@@ -132,8 +163,8 @@ static bool take_request(scheduler *s, sched_slot *slot, prefix_match *m)
         (void)pthread_mutex_lock(&s->lock);
         if (!wait) {
             sched_req **at = &s->head;
-            while (*at != q)
-                at = &(*at)->next;
+            for (; *at != q; at = &(*at)->next)
+                (*at)->n_passed++;
             unlink_request(s, at);
             slot->req = q;
         }
@@ -317,7 +348,8 @@ calla_status scheduler_create(scheduler **out, calla_engine *engine,
     o->n_parallel = or_default(o->n_parallel, 1);
     o->n_ctx = or_default(o->n_ctx, max < ENGINE_CTX_DEFAULT ? max : ENGINE_CTX_DEFAULT);
     o->queue_max = or_default(o->queue_max, QUEUE_DEFAULT);
-    o->piece_tokens = or_default(o->piece_tokens, PIECE_DEFAULT);
+    o->piece_tokens = or_default(o->piece_tokens, engine->ex->ops->piece_tokens);
+    o->piece_tokens = or_default(o->piece_tokens, UINT32_MAX);
     o->state_every_tokens = or_default(o->state_every_tokens, EVERY_DEFAULT);
     s->tail = &s->head;
     s->stats = (sched_stats){.n_parallel = o->n_parallel,
@@ -372,7 +404,7 @@ static calla_status enqueue(scheduler *s, sched_req *q, calla_error *err)
     uint32_t n_free = 0;
     for (uint32_t i = 0; i < s->options.n_parallel; i++)
         n_free += s->slots[i].req == NULL;
-    if (s->draining) return err_set(err, CALLA_ERR_CANCELLED, "the scheduler is shutting down");
+    if (s->draining) return shut_down(err);
     if (s->n_queued >= s->options.queue_max + n_free) {
         s->stats.n_refused++;
         return err_set(err, CALLA_ERR_FULL, "%u requests are waiting already, expected at most %u",
@@ -432,6 +464,13 @@ bool scheduler_drain(scheduler *s, double seconds)
         const struct timespec nap = {.tv_nsec = 5000000};
         (void)nanosleep(&nap, NULL);
     }
+}
+
+void scheduler_abort(scheduler *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->draining = s->aborting = true;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
 void scheduler_stats(scheduler *s, sched_stats *out)

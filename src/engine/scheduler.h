@@ -11,10 +11,14 @@
  * Invariants: (1) What a request generates is a function of the request alone: neither company, nor
  *             arrival, nor what the cache held changes a bit of it. (2) Every accepted request gets
  *             exactly one on_done, its last callback. (3) A failure of the device ends the requests
- *             of that step with its sentence, forgets their sequences, and touches nothing else.
- * Threads:    submit, cancel, stats and drain from any thread. Callbacks run on the worker and hold
- *             up everyone's tokens: they hand over and return, never block. A callback may call
- *             submit, cancel and stats, never drain or destroy.
+ *             of that step with its sentence, forgets their sequences, and touches nothing else. A
+ *             segment that the executor refuses ends its own request only. (4) First come, first
+ *             served, but that a request may wait for a prompt that is being computed and begins
+ *             alike; n_parallel younger ones, and no more, may pass it meanwhile. Prompts in work
+ *             take turns, a piece each: none waits longer than n_parallel steps for its next.
+ * Threads:    submit, cancel, stats, drain and abort from any thread. Callbacks run on the worker
+ *             and hold up everyone's tokens: they hand over and return, never block. A callback may
+ *             call submit, cancel and stats, never drain or destroy.
  * Memory:     nothing is allocated per token.
  * Limits:     SCHED_PARALLEL_MAX, SCHED_TOP_LOGPROBS_MAX.
  */
@@ -36,7 +40,8 @@ typedef struct scheduler_options {
     uint32_t queue_max;          /* requests that may wait for a sequence; 0: 64 */
     uint64_t cache_ram_bytes;    /* for sequences kept after their request, and saved states; 0: no
                                     prefix cache */
-    uint32_t piece_tokens;       /* prompt tokens a step while others generate; 0: 64 */
+    uint32_t piece_tokens;       /* prompt tokens a step while others generate; 0: as the
+                                    executor prefers */
     uint32_t state_every_tokens; /* saved states at most this far apart in a long prompt; 0: 2048 */
     /* How a block of thinking is closed, "\n</think>\n\n", and the id in it after which it is
      * closed. Default (NULL): looked up in the engine's tokenizer. Copied. */
@@ -149,6 +154,11 @@ void scheduler_cancel(scheduler *s, sched_ticket ticket);
 /* Refuses new requests from now on and waits until all have ended, at most so many seconds. True
  * when none is left. */
 bool scheduler_drain(scheduler *s, double seconds);
+
+/* Refuses new requests, and ends what waits or runs within one step: their results are
+ * CALLA_ERR_CANCELLED with a sentence for the client, as nobody there has asked for the end.
+ * scheduler_drain waits for it. */
+void scheduler_abort(scheduler *s);
 
 typedef struct sched_stats {
     uint32_t n_parallel, n_ctx, queue_max;

@@ -4,7 +4,9 @@
  * Invariants: (1) A token's results depend on its sequence's history only: neither on how a
  *             sequence is cut into segments and calls, nor on the other segments of a call, nor on
  *             the number of threads - bitwise. (2) A failed call leaves every sequence as it was,
- *             or marks it broken; it never affects sequences that were not in the call.
+ *             or marks it broken (its position is another); it never affects sequences that were
+ *             not in the call. CALLA_ERR_ARGUMENT and CALLA_ERR_FULL mean that a segment was
+ *             refused before anything was computed: the others would run without it.
  * Threads:    one caller at a time for all that takes `executor *` (who holds the device).
  * Memory:     everything is allocated at creation; run() allocates nothing.
  */
@@ -45,6 +47,10 @@ typedef struct exec_plan {
 
 typedef struct exec_ops {
     const char *name; /* "cpu" */
+    /* Prompt tokens in one call that also takes a step of sequences that generate: so many that
+     * they hardly feel it. Small where time goes by tokens, large where it goes by calls; 0: as
+     * many as a call takes. */
+    uint32_t piece_tokens;
     void (*destroy)(executor *ex);
     const char *(*variant)(const executor *ex); /* kernel variant in use */
     uint32_t (*n_threads)(const executor *ex);

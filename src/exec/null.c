@@ -16,6 +16,8 @@ typedef struct null_executor {
     uint32_t n_vocab, chunk_tokens;
     exec_null_fault fault;
     uint32_t runs_to_fault;
+    int32_t refused_token;
+    calla_status refused_status;
     uint64_t n_runs;
 } null_executor;
 
@@ -129,6 +131,16 @@ static calla_status null_check(const null_executor *ex, const exec_segment *segs
     return CALLA_OK;
 }
 
+static calla_status null_refuse(const null_executor *ex, const exec_segment *segs, uint32_t n_segs,
+                                calla_error *err)
+{
+    for (uint32_t i = 0; i < n_segs; i++)
+        for (uint32_t t = 0; t < segs[i].n_tokens; t++)
+            if (segs[i].tokens[t] == ex->refused_token)
+                return err_set(err, ex->refused_status, "segment %u is refused as arranged", i);
+    return CALLA_OK;
+}
+
 static void null_append(const null_executor *ex, const exec_segment *g)
 {
     for (uint32_t t = 0; t < g->n_tokens; t++) {
@@ -146,7 +158,8 @@ static calla_status null_run(executor *base, const exec_segment *segs, uint32_t 
 {
     null_executor *ex = (null_executor *)base;
     ex->n_runs++;
-    const calla_status st = null_check(ex, segs, n_segs, err);
+    calla_status st = null_check(ex, segs, n_segs, err);
+    if (st == CALLA_OK) st = null_refuse(ex, segs, n_segs, err);
     if (st != CALLA_OK) return st;
     if (ex->fault != NULL_FAULT_NONE && ex->runs_to_fault-- == 0) {
         const exec_null_fault fault = ex->fault;
@@ -212,6 +225,7 @@ static void null_restore(executor *ex, exec_seq *dst, const exec_seq *src, uint3
 
 static const exec_ops null_ops = {
     .name = "null",
+    .piece_tokens = 48,
     .destroy = null_destroy,
     .variant = null_variant,
     .n_threads = null_n_threads,
@@ -238,6 +252,7 @@ calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_t
     ex->base.ops = &null_ops;
     ex->n_vocab = n_vocab;
     ex->chunk_tokens = chunk_tokens;
+    ex->refused_token = -1;
     *out = &ex->base;
     return CALLA_OK;
 }
@@ -247,6 +262,13 @@ void exec_null_fail(executor *ex, exec_null_fault fault, uint32_t n_runs)
     null_executor *null = (null_executor *)ex;
     null->fault = fault;
     null->runs_to_fault = n_runs;
+}
+
+void exec_null_refuse(executor *ex, int32_t token, calla_status status)
+{
+    null_executor *null = (null_executor *)ex;
+    null->refused_token = token;
+    null->refused_status = status;
 }
 
 uint64_t exec_null_runs(const executor *ex)

@@ -24,6 +24,10 @@ calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_t
 /* The run after the next n_runs ones fails with CALLA_ERR_INTERNAL, once. */
 void exec_null_fail(executor *ex, exec_null_fault fault, uint32_t n_runs);
 
+/* From now on every run() with this token in a segment is refused with this status (no token: a
+ * negative id). */
+void exec_null_refuse(executor *ex, int32_t token, calla_status status);
+
 /* run() calls so far. */
 uint64_t exec_null_runs(const executor *ex);
 

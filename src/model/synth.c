@@ -629,39 +629,30 @@ static const model_shape full_shape = {
     .rope_theta = 1e7f,
 };
 
-static const model_shape nano_shape = {
-    .n_layers = 8,
-    .hidden = 256,
-    .n_vocab = 4096,
-    .max_context = 32768,
-    .full_interval = 4,
-    .n_heads = 8,
-    .n_kv_heads = 1,
-    .head_dim = MODEL_HEAD_DIM,
-    .rotary_dim = MODEL_ROTARY_DIM,
-    .gdn_k_heads = 2,
-    .gdn_v_heads = 4,
-    .gdn_k_dim = MODEL_GDN_DIM,
-    .gdn_v_dim = MODEL_GDN_DIM,
-    .conv_kernel = MODEL_CONV_KERNEL,
-    .n_experts = 32,
-    .n_experts_used = 8,
-    .expert_width = 64,
-    .shared_width = 64,
-    .rms_eps = 1e-6f,
-    .rope_theta = 1e7f,
-};
+/* The demonstration model: the same in everything that is not a size. */
+static void make_nano(model_shape *s)
+{
+    s->n_layers = 8;
+    s->hidden = 256;
+    s->n_vocab = 4096;
+    s->max_context = 32768;
+    s->n_heads = 8;
+    s->n_kv_heads = 1;
+    s->gdn_k_heads = 2;
+    s->gdn_v_heads = 4;
+    s->n_experts = 32;
+    s->expert_width = 64;
+    s->shared_width = 64;
+}
 
 calla_status synth_shape(model_shape *out, const char *name, uint32_t n_layers, calla_error *err)
 {
-    const bool slice = strcmp(name, "slice") == 0;
-    if (slice || strcmp(name, "full") == 0)
-        *out = full_shape;
-    else if (strcmp(name, "nano") == 0)
-        *out = nano_shape;
-    else
+    const bool slice = strcmp(name, "slice") == 0, nano = strcmp(name, "nano") == 0;
+    if (!slice && !nano && strcmp(name, "full") != 0)
         return err_set(err, CALLA_ERR_ARGUMENT, "shape: expected full, slice or nano, found %.40s",
                        name);
+    *out = full_shape;
+    if (nano) make_nano(out);
     if (slice) out->n_layers = 8;
     if (n_layers != 0) out->n_layers = n_layers;
     if (out->n_layers > MODEL_LAYERS_MAX)

@@ -12,6 +12,7 @@ static void open_block(blocks *s, gen_job *job, const block_hooks *hooks, block_
 {
     static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
     s->now.kind = kind;
+    s->now.n_closing = 0;
     s->now.index = s->n++;
     strbuf_clear(&s->now.text);
     random_id(s->now.id, prefixes[kind]);
@@ -57,7 +58,8 @@ void blocks_event(blocks *s, gen_job *job, const gen_choice *c, const gen_event 
         add(s, job, hooks, ev);
         break;
     case GEN_CALL_END:
-        if (ev->n != 0) (void)strbuf_append(&s->now.text, ev->text, ev->n);
+        s->now.closing = ev->text;
+        s->now.n_closing = ev->n;
         close_block(s, job, hooks, ev->complete);
         break;
     case GEN_END:

@@ -22,10 +22,6 @@ static const api_field chat_fields[] = {
     {"top_logprobs", API_INT, AT(top_logprobs), 0, SCHED_TOP_LOGPROBS_MAX},
 };
 
-typedef struct chat_wire {
-    bool include_usage;
-} chat_wire;
-
 /* ---- Request ---- */
 
 static bool read_logprobs(gen_job *job, const chat_params *p, api_error *e)
@@ -60,15 +56,6 @@ static bool read_reasoning(const chat_params *p, gen_sampling *s, const json_val
     return true;
 }
 
-static bool read_stream_options(gen_job *job, const chat_params *p, api_error *e)
-{
-    api_bool usage = {0};
-    const api_field field = {"include_usage", API_BOOL, 0, 0, 0};
-    if (!api_read(p->stream_options, "stream_options", &field, 1, &usage, e)) return false;
-    ((chat_wire *)job->wire)->include_usage = usage.value;
-    return true;
-}
-
 static bool chat_parse(gen_job *job, api_error *e)
 {
     const json_value *root = job->body.root;
@@ -80,7 +67,7 @@ static bool chat_parse(gen_job *job, api_error *e)
     if (!api_read(root, "", chat_fields, sizeof chat_fields / sizeof *chat_fields, &p, e) ||
         !gen_read_sampling(job, &s, e) || !gen_read_stops(job, "stop", e) ||
         !gen_read_limit(job, "max_tokens", e) || !gen_read_limit(job, "max_completion_tokens", e) ||
-        !read_logprobs(job, &p, e) || !read_stream_options(job, &p, e) ||
+        !read_logprobs(job, &p, e) || !gen_read_stream_options(job, p.stream_options, e) ||
         !read_reasoning(&p, &s, &effort, &effort_path, e) ||
         !gen_read_thinking(job, &s, effort, effort_path, &options, e) ||
         !gen_set_tools(job, p.tools, e) ||
@@ -94,14 +81,6 @@ static bool chat_parse(gen_job *job, api_error *e)
 }
 
 /* ---- Answer ---- */
-
-static void put_head(strbuf *b, const gen_job *job, const char *object)
-{
-    (void)strbuf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", job->id,
-                        object, (long long)job->created);
-    put_model(b, job);
-    (void)strbuf_printf(b, ",\"system_fingerprint\":\"%s\"", job->ctx->fingerprint);
-}
 
 static void put_calls(strbuf *b, const gen_choice *c)
 {
@@ -186,7 +165,7 @@ static void chunk_end(gen_job *job, const char *finish)
         (void)strbuf_printf(&job->line, ",\"finish_reason\":\"%s\"}]", finish);
     else
         (void)strbuf_puts(&job->line, ",\"finish_reason\":null}]");
-    if (((chat_wire *)job->wire)->include_usage) (void)strbuf_puts(&job->line, ",\"usage\":null");
+    if (job->in.include_usage) (void)strbuf_puts(&job->line, ",\"usage\":null");
     (void)strbuf_putc(&job->line, '}');
     gen_send(job, NULL);
 }
@@ -210,11 +189,7 @@ static void put_call_delta(gen_job *job, const gen_choice *c, const gen_event *e
 static void chat_end(gen_job *job, gen_choice *c)
 {
     if (c->finish == GEN_FAILED) {
-        api_error e;
-        gen_failure(c, &e);
-        const http_error he = {.status = e.status, .code = e.code};
-        http_error_object(job->req, &job->line, &he, e.message);
-        gen_send(job, NULL);
+        gen_send_failure(job, c, NULL);
         return;
     }
     chunk_begin(job, c);
@@ -257,17 +232,7 @@ static void chat_event(gen_job *job, gen_choice *c, const gen_event *ev)
 
 static void chat_finish(gen_job *job)
 {
-    if (((chat_wire *)job->wire)->include_usage) {
-        put_head(&job->line, job, "chat.completion.chunk");
-        (void)strbuf_puts(&job->line, ",\"choices\":[],");
-        put_usage(&job->line, job);
-        (void)strbuf_putc(&job->line, ',');
-        put_timings(&job->line, job);
-        (void)strbuf_putc(&job->line, '}');
-        gen_send(job, NULL);
-    }
-    (void)strbuf_puts(&job->line, "[DONE]");
-    gen_send(job, NULL);
+    gen_send_tail(job, "chat.completion.chunk");
 }
 
 void api_chat(api_ctx *ctx, http_request *req)
@@ -275,15 +240,8 @@ void api_chat(api_ctx *ctx, http_request *req)
     static const gen_protocol protocol = {.id_prefix = "chatcmpl-",
                                           .prompt_name = "messages",
                                           .call_prefix = "call_",
-                                          .wire_bytes = sizeof(chat_wire),
                                           .event = chat_event,
                                           .finish = chat_finish,
                                           .answer = chat_answer};
-    api_error e = {0};
-    gen_job *job = gen_begin(ctx, req, &protocol);
-    if (job == NULL) return;
-    if (chat_parse(job, &e))
-        gen_run(job);
-    else
-        gen_refuse(job, &e);
+    gen_handle(ctx, req, &protocol, chat_parse);
 }

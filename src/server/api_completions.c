@@ -3,6 +3,7 @@
 
 #include "server/api_gen.h"
 
+#define OBJECT     "text_completion"
 #define AT(member) offsetof(completion_params, member)
 
 typedef struct completion_params {
@@ -21,7 +22,7 @@ static const api_field completion_fields[] = {
 };
 
 typedef struct completion_wire {
-    bool include_usage, echo;
+    bool echo;
 } completion_wire;
 
 /* ---- Request ---- */
@@ -86,17 +87,14 @@ static bool completions_parse(gen_job *job, api_error *e)
     completion_params p = {0};
     completion_wire *w = job->wire;
     gen_sampling s;
-    api_bool usage = {0};
-    const api_field field = {"include_usage", API_BOOL, 0, 0, 0};
     if (!api_read(job->body.root, "", completion_fields,
                   sizeof completion_fields / sizeof *completion_fields, &p, e) ||
         !gen_read_sampling(job, &s, e) || !gen_read_stops(job, "stop", e) ||
         !gen_read_limit(job, "max_tokens", e) ||
         !gen_read_format(job, json_get(job->body.root, "response_format"), "response_format",
                          "json_schema", e) ||
-        !api_read(p.stream_options, "stream_options", &field, 1, &usage, e))
+        !gen_read_stream_options(job, p.stream_options, e))
         return false;
-    w->include_usage = usage.value;
     w->echo = p.echo.value;
     if (p.suffix != NULL && p.suffix->n_text != 0)
         return api_bad(e, "suffix", "inserting text is not supported");
@@ -111,16 +109,6 @@ static bool completions_parse(gen_job *job, api_error *e)
 }
 
 /* ---- Answer ---- */
-
-static void put_head(strbuf *b, const gen_job *job)
-{
-    (void)strbuf_printf(b,
-                        "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,"
-                        "\"model\":",
-                        job->id, (long long)job->created);
-    put_model(b, job);
-    (void)strbuf_printf(b, ",\"system_fingerprint\":\"%s\"", job->ctx->fingerprint);
-}
 
 static void put_tops(strbuf *b, const gen_choice *c, size_t i)
 {
@@ -194,7 +182,7 @@ static void put_prompt(strbuf *text, const gen_choice *c)
 
 static void completions_answer(gen_job *job, strbuf *out)
 {
-    put_head(out, job);
+    put_head(out, job, OBJECT);
     (void)strbuf_puts(out, ",\"choices\":[");
     for (uint32_t i = 0; i < job->in.n; i++) {
         const gen_choice *c = &job->choices[i];
@@ -220,7 +208,7 @@ static void send_choice(gen_job *job, gen_choice *c, const char *s, size_t n, co
     size_t to = c->n_sent;
     while (to < c->n_logprobs && (finish != NULL || c->logprobs[to].before < c->answer.content.len))
         to++;
-    put_head(&job->line, job);
+    put_head(&job->line, job, OBJECT);
     (void)strbuf_puts(&job->line, ",\"choices\":[");
     put_choice(&job->line, c, s, n, to, finish);
     (void)strbuf_puts(&job->line, "]}");
@@ -238,11 +226,7 @@ static void completions_event(gen_job *job, gen_choice *c, const gen_event *ev)
     } else if (ev->kind == GEN_CONTENT) {
         send_choice(job, c, ev->text, ev->n, NULL);
     } else if (ev->kind == GEN_END && c->finish == GEN_FAILED) {
-        api_error e;
-        gen_failure(c, &e);
-        const http_error he = {.status = e.status, .code = e.code};
-        http_error_object(job->req, &job->line, &he, e.message);
-        gen_send(job, NULL);
+        gen_send_failure(job, c, NULL);
     } else if (ev->kind == GEN_END) {
         send_choice(job, c, "", 0, finish_name(c->finish));
     }
@@ -250,17 +234,7 @@ static void completions_event(gen_job *job, gen_choice *c, const gen_event *ev)
 
 static void completions_finish(gen_job *job)
 {
-    if (((completion_wire *)job->wire)->include_usage) {
-        put_head(&job->line, job);
-        (void)strbuf_puts(&job->line, ",\"choices\":[],");
-        put_usage(&job->line, job);
-        (void)strbuf_putc(&job->line, ',');
-        put_timings(&job->line, job);
-        (void)strbuf_putc(&job->line, '}');
-        gen_send(job, NULL);
-    }
-    (void)strbuf_puts(&job->line, "[DONE]");
-    gen_send(job, NULL);
+    gen_send_tail(job, OBJECT);
 }
 
 void api_completions(api_ctx *ctx, http_request *req)
@@ -272,11 +246,5 @@ void api_completions(api_ctx *ctx, http_request *req)
                                           .event = completions_event,
                                           .finish = completions_finish,
                                           .answer = completions_answer};
-    api_error e = {0};
-    gen_job *job = gen_begin(ctx, req, &protocol);
-    if (job == NULL) return;
-    if (completions_parse(job, &e))
-        gen_run(job);
-    else
-        gen_refuse(job, &e);
+    gen_handle(ctx, req, &protocol, completions_parse);
 }

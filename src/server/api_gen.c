@@ -52,7 +52,11 @@ static void emit(gen_choice *c, const output_event *from)
         c->failed = c->ended = true;
         return;
     }
-    output_result_event(&c->answer, from);
+    /* The arguments of a call that was cut off stay unfinished: nobody shall take them for whole.
+     */
+    output_event kept = *from;
+    if (kept.kind == OUTPUT_CALL_END) kept.n = 0;
+    output_result_event(&c->answer, &kept);
     if (c->answer.failed) c->failed = c->ended = true;
     deliver(c, &ev);
 }
@@ -135,6 +139,7 @@ static void take_event(void *user, const output_event *ev)
         return;
     }
     flush_held(c);
+    if (ev->kind == OUTPUT_CALL_END && ev->index == 0) c->n_first_call = c->ids.len;
     if (ev->kind == OUTPUT_CALL_BEGIN && ev->index > 0 && c->job->in.serial) c->ended = true;
     if (!c->ended) emit(c, ev);
 }
@@ -229,13 +234,25 @@ static gen_finish finish_of(const gen_choice *c)
     return GEN_STOP;
 }
 
+/* Tokens of the answer as it was given out. 0: it is not whole. */
+static size_t whole_ids(const gen_choice *c)
+{
+    if (c->finish != GEN_STOP && c->finish != GEN_CALLS) return 0;
+    if (!c->ended) return c->ids.len;
+    /* A second call was begun where one is allowed. */
+    const int32_t close = calla_tokenizer_added_id(c->job->ctx->tok, "</tool_call>");
+    for (size_t i = c->n_first_call; i != 0 && i <= c->ids.len; i++)
+        if (c->ids.data[i - 1] == close) return i;
+    return 0;
+}
+
 /* Remembers the answer's tokens for the time when the client sends it back. */
 static void remember(gen_choice *c)
 {
     gen_job *job = c->job;
     const output_result *a = &c->answer;
-    const bool whole = c->finish == GEN_STOP || (c->finish == GEN_CALLS && !c->ended);
-    if (!whole || c->parser == NULL || job->chat.continues) return;
+    const size_t n_ids = whole_ids(c);
+    if (n_ids == 0 || c->parser == NULL || job->chat.continues) return;
     tree t = {0};
     tree_list m = tree_begin(&t, JSON_OBJECT), calls = tree_begin(&t, JSON_ARRAY);
     tree_set(&t, &m, "role", tree_literal(&t, "assistant"));
@@ -254,7 +271,7 @@ static void remember(gen_choice *c)
     if (!t.failed)
         replay_put(job->ctx->replay, replay_next(job->ctx->replay, job->in.prompt.key, m.node),
                    a->reasoning.data != NULL ? a->reasoning.data : "", a->reasoning.len,
-                   c->ids.data, c->ids.len, job->in.prompt.in_thinking);
+                   c->ids.data, n_ids, job->in.prompt.in_thinking);
     tree_deinit(&t);
 }
 
@@ -282,7 +299,8 @@ static void note_usage(gen_job *job)
         u.queue_seconds = r->queue_seconds;
         u.prefill_seconds = r->prefill_seconds;
         u.decode_seconds = r->decode_seconds;
-        u.stop = finish_name(job->choices[i].finish);
+        u.stop = job->choices[i].finish == GEN_CANCELLED ? "cancelled"
+                                                         : finish_name(job->choices[i].finish);
     }
     http_note_usage(job->req, &u);
 }
@@ -341,6 +359,7 @@ static bool start_parser(gen_choice *c, calla_error *err)
     gen_job *job = c->job;
     const output_options o = {.start_in_reasoning = job->in.prompt.in_thinking,
                               .tools = job->in.tools,
+                              .call_after_reasoning = job->in.forms[0] != NULL,
                               .on_event = take_event,
                               .user = c};
     if (!gen_prompt(c)->is_chat) return true;

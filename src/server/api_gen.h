@@ -65,16 +65,16 @@ typedef struct gen_request {
     size_t n_stops;
     bool limit_thinking;
     uint32_t thinking_budget;
-    const json_value *tools; /* NULL: none, tags of calls are content */
-    bool must_call;          /* tool_choice required, or named */
-    const char *call_name;   /* NULL: any */
-    bool serial;             /* parallel_tool_calls false: at most one call */
-    gen_form form;           /* of the content */
-    const char *form_path;   /* the member that asks for it */
+    const json_value *tools;    /* NULL: none, tags of calls are content */
+    bool must_call;             /* tool_choice required, or named */
+    const json_value *callable; /* the tools that may be called; NULL: all of them */
+    bool serial;                /* parallel_tool_calls false: at most one call */
+    gen_form form;              /* of the content */
+    api_path form_path;         /* the member that asks for it */
     const json_value *schema;
     bool strict;          /* the schema's */
     constraint *forms[2]; /* the output has one of these; NULL: no matter. Owned */
-    bool stream;
+    bool stream, include_usage;
     const json_value *model; /* as requested */
 } gen_request;
 
@@ -131,6 +131,7 @@ typedef struct gen_choice {
     bool begun, ended, done, failed;
     const gen_stop *stop;
     id_list ids;
+    size_t n_first_call; /* ids when the first call was complete; 0: none yet */
     output_result answer;
     gen_call *calls; /* [answer.n_calls] */
     size_t cap_calls;
@@ -148,6 +149,7 @@ typedef struct gen_protocol {
     const char *prompt_name;         /* the member that has the prompt */
     size_t wire_bytes;               /* of gen_job.wire */
     void (*wire_deinit)(void *wire); /* NULL: nothing to do */
+    bool flat_tools;                 /* the client's tools are without "function" */
     bool collects;                   /* events are wanted for whole answers too */
     void (*event)(gen_job *job, gen_choice *choice, const gen_event *event);
     void (*finish)(gen_job *job);              /* end of the stream */
@@ -159,7 +161,9 @@ struct gen_job {
     http_request *req;
     const gen_protocol *protocol;
     json_doc body;
-    tree nodes; /* what the protocol builds from the body */
+    tree nodes;                  /* what the protocol builds from the body */
+    id_list origin, tool_origin; /* the client's item that a message, a tool was made from; empty:
+                                    they are the client's own */
     normal_chat chat;
     gen_request in;
     char id[RANDOM_ID_MAX];
@@ -175,6 +179,9 @@ struct gen_job {
     gen_choice choices[API_CHOICES_MAX];
 };
 
+/* A request from its body to its answer; parse fills job->in from job->body. */
+typedef bool (*gen_parse)(gen_job *job, api_error *e);
+void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol, gen_parse parse);
 /* Parses the body. NULL: answered already. */
 gen_job *gen_begin(api_ctx *ctx, http_request *req, const gen_protocol *protocol);
 void gen_destroy(gen_job *job);
@@ -182,12 +189,16 @@ void gen_destroy(gen_job *job);
 void gen_refuse(gen_job *job, const api_error *e);
 /* Checks the lengths, builds the constraints, runs, answers, destroys. in.prompt is filled. */
 void gen_run(gen_job *job);
-/* Normalizes messages and builds in.prompt from them. */
+/* Normalizes messages, made from the member protocol->prompt_name, and builds in.prompt. */
 bool gen_chat_prompt(gen_job *job, const json_value *messages, const calla_chat_options *options,
                      api_error *e);
 
 /* Sends job->line as one event and empties it. */
 void gen_send(gen_job *job, const char *event);
+/* Sends the error of a choice that failed. */
+void gen_send_failure(gen_job *job, const gen_choice *c, const char *event);
+/* The end of OpenAI's streams: usage, if it is wanted, and [DONE]. */
+void gen_send_tail(gen_job *job, const char *object);
 const api_prompt *gen_prompt(const gen_choice *c);
 uint32_t gen_n_prompt(const gen_job *job); /* tokens of all prompts */
 /* The first choice that failed, or NULL; the error of such a choice. */
@@ -215,6 +226,8 @@ typedef struct gen_sampling {
 /* Reads them from the body into in. */
 bool gen_read_sampling(gen_job *job, gen_sampling *s, api_error *e);
 bool gen_read_stops(gen_job *job, const char *name, api_error *e);
+/* {"include_usage"}. */
+bool gen_read_stream_options(gen_job *job, const json_value *options, api_error *e);
 /* name: of an API_INT of at least 1; -1 and absent: no limit. */
 bool gen_read_limit(gen_job *job, const char *name, api_error *e);
 /* How much to think: chat_template_kwargs, enable_thinking, thinking_budget, effort (NULL: not
@@ -223,7 +236,8 @@ bool gen_read_thinking(gen_job *job, const gen_sampling *s, const json_value *ef
                        const char *effort_path, calla_chat_options *options, api_error *e);
 /* tools in the form of chat completions; checked and set. An empty list is none. */
 bool gen_set_tools(gen_job *job, const json_value *tools, api_error *e);
-/* "auto", "none", "required" or an object with a name (chat completions, responses). */
+/* "auto", "none", "required", or an object: a name, or {"type": "allowed_tools"} (chat completions,
+ * responses). */
 bool gen_read_tool_choice(gen_job *job, const json_value *choice, api_error *e);
 /* A call of any tool, or of the named one, is required. */
 bool gen_require_call(gen_job *job, const json_value *name, const char *path, api_error *e);
@@ -238,6 +252,8 @@ void put_text(strbuf *b, const char *s); /* NUL-terminated */
 /* A number that JSON has: infinities become +-9999. */
 void put_real(strbuf *b, double x);
 void put_model(strbuf *b, const gen_job *job);
+/* How objects of chat completions and completions begin. */
+void put_head(strbuf *b, const gen_job *job, const char *object);
 /* "usage": {...} in OpenAI's form, summed over the choices. */
 void put_usage(strbuf *b, const gen_job *job);
 void put_timings(strbuf *b, const gen_job *job);

@@ -143,6 +143,8 @@ void gen_destroy(gen_job *job)
     prompt_deinit(&job->in.prompt);
     for (uint32_t i = 0; i + 1 < API_CHOICES_MAX; i++)
         prompt_deinit(&job->in.more[i]);
+    mem_free(job->origin.data);
+    mem_free(job->tool_origin.data);
     mem_free(job->in.bias_ids);
     mem_free(job->in.bias);
     constraint_destroy(job->in.forms[0]);
@@ -168,13 +170,27 @@ void gen_refuse(gen_job *job, const api_error *e)
 bool gen_chat_prompt(gen_job *job, const json_value *messages, const calla_chat_options *options,
                      api_error *e)
 {
-    if (!normalize_messages(&job->chat, messages, e)) return false;
-    const prompt_source from = {.tok = job->ctx->tok,
+    const char *name = job->protocol->prompt_name;
+    const normal_source source = {.messages = messages, .name = name, .origin = job->origin.data};
+    if (!normalize_messages(&job->chat, &source, e)) return false;
+    const prompt_source from = {.name = name,
+                                .tok = job->ctx->tok,
                                 .replay = job->ctx->replay,
                                 .chat = &job->chat,
                                 .tools = job->in.tools,
                                 .options = *options};
     return prompt_build(&job->in.prompt, &from, e);
+}
+
+void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol, gen_parse parse)
+{
+    api_error e = {0};
+    gen_job *job = gen_begin(ctx, req, protocol);
+    if (job == NULL) return;
+    if (parse(job, &e))
+        gen_run(job);
+    else
+        gen_refuse(job, &e);
 }
 
 void gen_send(gen_job *job, const char *event)
@@ -184,6 +200,30 @@ void gen_send(gen_job *job, const char *event)
         atomic_store(&job->gone, true);
     strbuf_clear(&job->line);
     job->line.failed = false;
+}
+
+void gen_send_failure(gen_job *job, const gen_choice *c, const char *event)
+{
+    api_error e;
+    gen_failure(c, &e);
+    const http_error he = {.status = e.status, .code = e.code};
+    http_error_object(job->req, &job->line, &he, e.message);
+    gen_send(job, event);
+}
+
+void gen_send_tail(gen_job *job, const char *object)
+{
+    if (job->in.include_usage) {
+        put_head(&job->line, job, object);
+        (void)strbuf_puts(&job->line, ",\"choices\":[],");
+        put_usage(&job->line, job);
+        (void)strbuf_putc(&job->line, ',');
+        put_timings(&job->line, job);
+        (void)strbuf_putc(&job->line, '}');
+        gen_send(job, NULL);
+    }
+    (void)strbuf_puts(&job->line, "[DONE]");
+    gen_send(job, NULL);
 }
 
 const api_prompt *gen_prompt(const gen_choice *c)
@@ -214,6 +254,8 @@ void gen_failure(const gen_choice *c, api_error *e)
     const bool memory = c->failed || c->result.status == CALLA_ERR_MEMORY;
     if (memory)
         (void)api_no_memory(e);
+    else if (c->result.status == CALLA_ERR_CANCELLED)
+        (void)api_fail(e, 503, "shutting_down", NULL, "The server is shutting down.");
     else
         (void)api_fail(e, 500, NULL, NULL, "%s", c->message);
 }
@@ -248,8 +290,9 @@ static bool unfit(api_error *e, const char *param, const calla_error *err)
 static bool constrain_calls(gen_job *job, constraint **out, constraint_tool_mode mode, api_error *e)
 {
     const gen_request *in = &job->in;
-    const constraint_tool_options o = {
-        .tools = in->tools, .name = in->call_name, .parallel = !in->serial, .mode = mode};
+    const constraint_tool_options o = {.tools = in->callable != NULL ? in->callable : in->tools,
+                                       .parallel = !in->serial,
+                                       .mode = mode};
     calla_error err;
     if (constraint_tool_calls(out, &o, &err) == CALLA_OK) return true;
     return unfit(e, "tools", &err);
@@ -261,13 +304,13 @@ bool gen_constrain(gen_job *job, api_error *e)
     calla_error err;
     if (in->must_call) return constrain_calls(job, &in->forms[0], CONSTRAINT_TOOLS_REQUIRED, e);
     if (in->form == GEN_FREE) {
-        if (in->tools == NULL || !has_strict_tool(in->tools)) return true;
+        if (in->tools == NULL || (in->callable == NULL && !has_strict_tool(in->tools))) return true;
         return constrain_calls(job, &in->forms[0], CONSTRAINT_TOOLS_AUTO, e);
     }
     const calla_status st =
         in->form == GEN_JSON ? constraint_json_object(&in->forms[0], &err)
                              : constraint_json_schema(&in->forms[0], in->schema, in->strict, &err);
-    if (st != CALLA_OK) return unfit(e, in->form_path, &err);
+    if (st != CALLA_OK) return unfit(e, in->form_path.s, &err);
     /* With tools the answer is either of them. */
     return in->tools == NULL || constrain_calls(job, &in->forms[1], CONSTRAINT_TOOLS_REQUIRED, e);
 }

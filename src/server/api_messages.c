@@ -15,15 +15,23 @@ typedef struct msg_wire {
 typedef struct converter {
     tree *t;
     tree_list out; /* OpenAI's messages */
+    id_list *origin;
+    size_t i; /* the client's message */
     api_error *e;
 } converter;
+
+static void put_message(converter *z, const tree_list *m)
+{
+    tree_append(z->t, &z->out, m->node);
+    if (!id_list_push(z->origin, (int32_t)z->i)) z->t->failed = true;
+}
 
 static void add_message(converter *z, const char *role, json_value *content)
 {
     tree_list m = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &m, "role", tree_literal(z->t, role));
     tree_set(z->t, &m, "content", content);
-    tree_append(z->t, &z->out, m.node);
+    put_message(z, &m);
 }
 
 /* Blocks of text joined by `between`. NULL on a fault. */
@@ -89,7 +97,7 @@ static bool convert_result(converter *z, const json_value *b, const char *path)
     tree_set(z->t, &m, "role", tree_literal(z->t, "tool"));
     tree_set(z->t, &m, "content", text);
     tree_set(z->t, &m, "tool_call_id", tree_copy(z->t, id));
-    tree_append(z->t, &z->out, m.node);
+    put_message(z, &m);
     return true;
 }
 
@@ -128,13 +136,12 @@ static bool convert_call(converter *z, const json_value *b, const char *path, tr
         return api_bad(z->e, path_of("%s.id", path).s, "expected a string, found %s",
                        json_type_name(id));
     if (!normalize_name(json_get(b, "name"), path_of("%s.name", path).s, z->e)) return false;
-    if (input != NULL && input->type != JSON_OBJECT)
-        return api_bad(z->e, path_of("%s.input", path).s, "expected an object, found %s",
-                       json_type_name(input));
+    json_value *args = arguments_read(z->t, input, path_of("%s.input", path).s, z->e);
+    if (args == NULL) return false;
     tree_list call = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &call, "id", tree_copy(z->t, id));
     tree_set(z->t, &call, "name", tree_copy(z->t, json_get(b, "name")));
-    if (input != NULL) tree_set(z->t, &call, "arguments", tree_copy(z->t, input));
+    tree_set(z->t, &call, "arguments", args);
     if (calls->node == NULL) *calls = tree_begin(z->t, JSON_ARRAY);
     tree_append(z->t, calls, call.node);
     return true;
@@ -173,14 +180,15 @@ static bool convert_assistant(converter *z, const json_value *content, const cha
     if (thinking.len != 0)
         tree_set(z->t, &m, "reasoning_content", tree_string(z->t, thinking.data, thinking.len));
     if (calls.node != NULL) tree_set(z->t, &m, "tool_calls", calls.node);
-    tree_append(z->t, &z->out, m.node);
+    put_message(z, &m);
     strbuf_deinit(&text);
     strbuf_deinit(&thinking);
     return ok;
 }
 
-static bool convert_message(converter *z, const json_value *m, size_t i)
+static bool convert_message(converter *z, const json_value *m)
 {
+    const size_t i = z->i;
     static const char *const roles[] = {"user", "assistant", "system"};
     const json_value *role = json_get(m, "role"), *content = json_get(m, "content");
     const api_path at = path_of("messages[%zu].content", i);
@@ -209,16 +217,15 @@ static bool convert_message(converter *z, const json_value *m, size_t i)
 static bool convert_messages(gen_job *job, json_value **out, api_error *e)
 {
     const json_value *messages = json_get(job->body.root, "messages");
-    converter z = {.t = &job->nodes, .e = e};
+    converter z = {.t = &job->nodes, .origin = &job->origin, .e = e};
     if (messages == NULL || messages->type != JSON_ARRAY || messages->n_items == 0)
         return api_bad(e, "messages", "expected an array of messages, found %s",
                        messages != NULL && messages->type == JSON_ARRAY ? "an empty one"
                                                                         : json_type_name(messages));
     z.out = tree_begin(z.t, JSON_ARRAY);
     if (!convert_system(&z, json_get(job->body.root, "system"))) return false;
-    size_t i = 0;
-    for (const json_value *m = messages->first; m != NULL; m = m->next)
-        if (!convert_message(&z, m, i++)) return false;
+    for (const json_value *m = messages->first; m != NULL; m = m->next, z.i++)
+        if (!convert_message(&z, m)) return false;
     *out = z.out.node;
     return !z.t->failed || api_no_memory(e);
 }
@@ -314,10 +321,11 @@ static bool read_thinking(gen_job *job, gen_sampling *s, calla_chat_options *opt
     if (budget.set) s->thinking_budget = budget;
     if (!s->enable_thinking.set) s->enable_thinking = (api_bool){true, on};
     const json_value *format = json_get(output, "format");
-    if (format == NULL) format = json_get(job->body.root, "output_format");
+    const bool old = format == NULL; /* the name of the beta */
+    if (old) format = json_get(job->body.root, "output_format");
     return gen_read_thinking(job, s, json_get(output, "effort"), "output_config.effort", options,
                              e) &&
-           gen_read_format(job, format, "output_config.format", NULL, e);
+           gen_read_format(job, format, old ? "output_format" : "output_config.format", NULL, e);
 }
 
 static bool messages_parse(gen_job *job, api_error *e)
@@ -404,10 +412,9 @@ static void put_block(strbuf *b, const block *k)
         (void)strbuf_printf(b, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", k->call_id);
         put_string(b, k->name.data, k->name.len);
         (void)strbuf_puts(b, ",\"input\":");
-        if (k->text.len != 0)
-            (void)strbuf_append(b, k->text.data, k->text.len);
-        else
-            (void)strbuf_puts(b, "{}");
+        (void)strbuf_append(b, k->text.data, k->text.len);
+        (void)strbuf_append(b, k->closing, k->n_closing);
+        if (k->text.len + k->n_closing == 0) (void)strbuf_puts(b, "{}");
         (void)strbuf_putc(b, '}');
     }
 }
@@ -477,11 +484,7 @@ static void send_end(gen_job *job, const gen_choice *c)
 {
     strbuf *b = &job->line;
     if (c->finish == GEN_FAILED) {
-        api_error e;
-        gen_failure(c, &e);
-        const http_error he = {.status = e.status};
-        http_error_object(job->req, b, &he, e.message);
-        gen_send(job, "error");
+        gen_send_failure(job, c, "error");
         return;
     }
     (void)strbuf_puts(b, "{\"type\":\"message_delta\",\"delta\":{");
@@ -520,6 +523,7 @@ static const gen_protocol protocol = {.id_prefix = "msg_",
                                       .call_prefix = "toolu_",
                                       .wire_bytes = sizeof(msg_wire),
                                       .wire_deinit = messages_deinit,
+                                      .flat_tools = true,
                                       .collects = true,
                                       .event = messages_event,
                                       .finish = messages_finish,
@@ -527,13 +531,7 @@ static const gen_protocol protocol = {.id_prefix = "msg_",
 
 void api_messages(api_ctx *ctx, http_request *req)
 {
-    api_error e = {0};
-    gen_job *job = gen_begin(ctx, req, &protocol);
-    if (job == NULL) return;
-    if (messages_parse(job, &e))
-        gen_run(job);
-    else
-        gen_refuse(job, &e);
+    gen_handle(ctx, req, &protocol, messages_parse);
 }
 
 void api_count_tokens(api_ctx *ctx, http_request *req)

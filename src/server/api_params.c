@@ -109,6 +109,15 @@ bool gen_read_stops(gen_job *job, const char *name, api_error *e)
     return true;
 }
 
+bool gen_read_stream_options(gen_job *job, const json_value *options, api_error *e)
+{
+    api_bool usage = {0};
+    const api_field field = {"include_usage", API_BOOL, 0, 0, 0};
+    if (!api_read(options, "stream_options", &field, 1, &usage, e)) return false;
+    job->in.include_usage = usage.value;
+    return true;
+}
+
 bool gen_read_limit(gen_job *job, const char *name, api_error *e)
 {
     api_int limit = {0};
@@ -188,9 +197,23 @@ bool gen_read_thinking(gen_job *job, const gen_sampling *s, const json_value *ef
 
 bool gen_set_tools(gen_job *job, const json_value *tools, api_error *e)
 {
-    if (!normalize_tools(tools, e)) return false;
+    const tool_places places = {.flat = job->protocol->flat_tools, .origin = job->tool_origin.data};
+    if (!normalize_tools(tools, &places, e)) return false;
     job->in.tools = tools != NULL && tools->n_items != 0 ? tools : NULL;
     return true;
+}
+
+/* Adds the tool of the request that has this name to the list. */
+static bool add_callable(gen_job *job, const json_value *name, const char *path, tree_list *out,
+                         api_error *e)
+{
+    if (!normalize_name(name, path, e)) return false;
+    for (const json_value *t = job->in.tools->first; t != NULL; t = t->next) {
+        if (!json_is(json_get(json_get(t, "function"), "name"), name->text)) continue;
+        tree_append(&job->nodes, out, tree_copy(&job->nodes, t));
+        return !job->nodes.failed || api_no_memory(e);
+    }
+    return api_bad(e, path, "no tool of the request is named \"%.100s\"", name->text);
 }
 
 bool gen_require_call(gen_job *job, const json_value *name, const char *path, api_error *e)
@@ -199,14 +222,47 @@ bool gen_require_call(gen_job *job, const json_value *name, const char *path, ap
         return api_bad(e, path, "a call is required, but the request has no tools");
     job->in.must_call = true;
     if (name == NULL) return true;
-    if (!normalize_name(name, path, e)) return false;
-    for (const json_value *t = job->in.tools->first; t != NULL; t = t->next) {
-        const json_value *own = json_get(json_get(t, "function"), "name");
-        if (!json_is(own, name->text)) continue;
-        job->in.call_name = name->text;
-        return true;
+    tree_list one = tree_begin(&job->nodes, JSON_ARRAY);
+    if (!add_callable(job, name, path, &one, e)) return false;
+    job->in.callable = one.node;
+    return true;
+}
+
+/* A choice that names a function: {"name"}, or, in chat completions, {"function": {"name"}}. */
+static const json_value *chosen_name(const json_value *choice, const char *at, api_path *path)
+{
+    const json_value *inner = json_get(choice, "function");
+    if (inner == NULL) inner = json_get(choice, "custom");
+    *path = path_of("%s%s%s.name", at, inner != NULL ? "." : "", inner != NULL ? inner->key : "");
+    return json_get(inner != NULL ? inner : choice, "name");
+}
+
+/* The calls are restricted, the prompt has all tools: it stays the same from turn to turn. */
+static bool read_allowed(gen_job *job, const json_value *choice, api_error *e)
+{
+    const json_value *in = json_get(choice, "allowed_tools"); /* chat completions */
+    const api_path at = path_of("tool_choice%s", in != NULL ? ".allowed_tools" : "");
+    if (in == NULL) in = choice;
+    const json_value *mode = json_get(in, "mode"), *tools = json_get(in, "tools");
+    const bool required = json_is(mode, "required");
+    if (!required && !json_is(mode, "auto"))
+        return api_bad(e, path_of("%s.mode", at.s).s, "expected auto or required");
+    if (tools == NULL || tools->type != JSON_ARRAY || tools->n_items == 0)
+        return api_bad(e, path_of("%s.tools", at.s).s, "expected an array of tools, found %s",
+                       tools != NULL && tools->type == JSON_ARRAY ? "an empty one"
+                                                                  : json_type_name(tools));
+    if (job->in.tools == NULL)
+        return api_bad(e, path_of("%s.tools", at.s).s, "the request has no tools");
+    tree_list list = tree_begin(&job->nodes, JSON_ARRAY);
+    size_t i = 0;
+    for (const json_value *t = tools->first; t != NULL; t = t->next, i++) {
+        api_path path;
+        const json_value *name = chosen_name(t, path_of("%s.tools[%zu]", at.s, i).s, &path);
+        if (!add_callable(job, name, path.s, &list, e)) return false;
     }
-    return api_bad(e, path, "no tool of the request is named \"%.100s\"", name->text);
+    job->in.callable = list.node;
+    job->in.must_call = required;
+    return true;
 }
 
 bool gen_read_tool_choice(gen_job *job, const json_value *choice, api_error *e)
@@ -223,14 +279,14 @@ bool gen_read_tool_choice(gen_job *job, const json_value *choice, api_error *e)
     if (choice->type != JSON_OBJECT)
         return api_bad(e, "tool_choice", "expected a string or an object, found %s",
                        json_type_name(choice));
-    if (!json_is(json_get(choice, "type"), "function"))
-        return api_bad(e, "tool_choice.type", "expected \"function\"");
-    const json_value *f = json_get(choice, "function");
-    return gen_require_call(job,
-                            json_get(f != NULL ? f : choice, "name") != NULL
-                                ? json_get(f != NULL ? f : choice, "name")
-                                : choice,
-                            f != NULL ? "tool_choice.function.name" : "tool_choice.name", e);
+    const json_value *type = json_get(choice, "type");
+    if (json_is(type, "allowed_tools")) return read_allowed(job, choice, e);
+    if (!json_is(type, "function") && !json_is(type, "custom"))
+        return api_bad(e, "tool_choice.type", "expected function, custom or allowed_tools");
+    api_path path;
+    const json_value *name = chosen_name(choice, "tool_choice", &path);
+    if (name == NULL) return api_bad(e, path.s, "expected a function's name, found nothing");
+    return gen_require_call(job, name, path.s, e);
 }
 
 /* ---- Form of the content ---- */
@@ -239,7 +295,7 @@ bool gen_read_format(gen_job *job, const json_value *format, const char *path, c
                      api_error *e)
 {
     gen_request *in = &job->in;
-    in->form_path = path;
+    in->form_path = path_of("%s", path);
     if (format == NULL || format->type == JSON_NULL) return true;
     if (format->type != JSON_OBJECT)
         return api_bad(e, path, "expected an object, found %s", json_type_name(format));

@@ -149,7 +149,8 @@ bool prompt_build(api_prompt *out, const prompt_source *from, api_error *e)
     out->is_chat = true;
     options.no_generation_prompt = from->chat->continues;
     calla_status st = chat_render(&text, from->chat->messages, from->tools, &options, &z.err);
-    if (st != CALLA_OK) return api_from(e, "messages", &z.err);
+    if (st == CALLA_ERR_TEMPLATE) return api_bad(e, from->name, "%s", z.err.message);
+    if (st != CALLA_OK) return api_from(e, from->name, &z.err);
     if (from->chat->continues) cut_end(&text.text);
     out->ends = mem_array(text.n_messages + 1, sizeof *out->ends);
     z.spans = mem_array(text.n_outside + 1, sizeof *z.spans);
@@ -163,7 +164,7 @@ bool prompt_build(api_prompt *out, const prompt_source *from, api_error *e)
         out->in_thinking = prompt_in_thinking(from->tok, out->ids.data, out->ids.len);
     } else {
         prompt_deinit(out);
-        (void)api_from(e, "messages", &z.err);
+        (void)api_from(e, from->name, &z.err);
     }
     mem_free(z.answer.data);
     mem_free(z.spans);

@@ -26,6 +26,7 @@ typedef struct prompt_source {
     const calla_tokenizer *tok;
     replay *replay; /* NULL: none */
     const normal_chat *chat;
+    const char *name;        /* of the client's member, for errors */
     const json_value *tools; /* NULL: none */
     calla_chat_options options;
 } prompt_source;

@@ -21,8 +21,22 @@ typedef struct converter {
     tree_list calls; /* of the open message */
     strbuf text, reasoning;
     bool open;
+    id_list *origin;
+    size_t i, i_open; /* the client's item; the last one of the open message */
     api_error *e;
 } converter;
+
+static void put_message(converter *z, const tree_list *m, size_t i)
+{
+    tree_append(z->t, &z->out, m->node);
+    if (!id_list_push(z->origin, (int32_t)i)) z->t->failed = true;
+}
+
+static void open_assistant(converter *z)
+{
+    z->open = true;
+    z->i_open = z->i;
+}
 
 static void close_assistant(converter *z)
 {
@@ -34,7 +48,7 @@ static void close_assistant(converter *z)
         tree_set(z->t, &m, "reasoning_content",
                  tree_string(z->t, z->reasoning.data, z->reasoning.len));
     if (z->calls.node != NULL) tree_set(z->t, &m, "tool_calls", z->calls.node);
-    tree_append(z->t, &z->out, m.node);
+    put_message(z, &m, z->i_open);
     strbuf_clear(&z->text);
     strbuf_clear(&z->reasoning);
     z->calls = (tree_list){0};
@@ -65,7 +79,7 @@ static bool convert_message(converter *z, const json_value *item, const char *pa
     if (json_is(role, "assistant")) {
         /* A second text, or a text behind calls, begins a turn of its own. */
         if (z->text.len != 0 || z->calls.node != NULL) close_assistant(z);
-        z->open = true;
+        open_assistant(z);
         return append_parts(z, &z->text, content, at.s);
     }
     close_assistant(z);
@@ -76,7 +90,7 @@ static bool convert_message(converter *z, const json_value *item, const char *pa
         tree_list m = tree_begin(z->t, JSON_OBJECT);
         tree_set(z->t, &m, "role", tree_literal(z->t, roles[i]));
         tree_set(z->t, &m, "content", tree_string(z->t, text.data, text.len));
-        tree_append(z->t, &z->out, m.node);
+        put_message(z, &m, z->i);
         if (text.failed) z->t->failed = true;
         strbuf_deinit(&text);
         return ok;
@@ -92,26 +106,15 @@ static bool convert_call(converter *z, const json_value *item, const char *path)
         return api_bad(z->e, path_of("%s.call_id", path).s, "expected a string, found %s",
                        json_type_name(id));
     if (!normalize_name(json_get(item, "name"), path_of("%s.name", path).s, z->e)) return false;
-    const json_limits limits = {
-        .what = "arguments", .max_depth = API_JSON_DEPTH, .max_nodes = API_JSON_NODES};
-    json_value *parsed = NULL;
-    calla_error err;
-    if (args == NULL || args->type != JSON_STRING)
-        return api_bad(z->e, path_of("%s.arguments", path).s, "expected a string, found %s",
-                       json_type_name(args));
-    if (args->n_text != 0 &&
-        tree_parse(z->t, args->text, args->n_text, &limits, &parsed, &err) != CALLA_OK)
-        return api_bad(z->e, path_of("%s.arguments", path).s, "%s", err.message);
-    if (parsed != NULL && parsed->type != JSON_OBJECT)
-        return api_bad(z->e, path_of("%s.arguments", path).s,
-                       "expected the JSON of an object, found that of %s", json_type_name(parsed));
+    json_value *parsed = arguments_read(z->t, args, path_of("%s.arguments", path).s, z->e);
+    if (parsed == NULL) return false;
     tree_list call = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &call, "id", tree_copy(z->t, id));
     tree_set(z->t, &call, "name", tree_copy(z->t, json_get(item, "name")));
-    if (parsed != NULL) tree_set(z->t, &call, "arguments", parsed);
+    tree_set(z->t, &call, "arguments", parsed);
     if (z->calls.node == NULL) z->calls = tree_begin(z->t, JSON_ARRAY);
     tree_append(z->t, &z->calls, call.node);
-    z->open = true;
+    open_assistant(z);
     return true;
 }
 
@@ -128,15 +131,15 @@ static bool convert_output(converter *z, const json_value *item, const char *pat
     tree_set(z->t, &m, "role", tree_literal(z->t, "tool"));
     tree_set(z->t, &m, "content", tree_string(z->t, text.data, text.len));
     tree_set(z->t, &m, "tool_call_id", tree_copy(z->t, id));
-    tree_append(z->t, &z->out, m.node);
+    put_message(z, &m, z->i);
     if (text.failed) z->t->failed = true;
     strbuf_deinit(&text);
     return ok;
 }
 
-static bool convert_item(converter *z, const json_value *item, size_t i)
+static bool convert_item(converter *z, const json_value *item)
 {
-    const api_path path = path_of("input[%zu]", i);
+    const api_path path = path_of("input[%zu]", z->i);
     const json_value *type = json_get(item, "type");
     if (item->type != JSON_OBJECT)
         return api_bad(z->e, path.s, "expected an object, found %s", json_type_name(item));
@@ -146,7 +149,7 @@ static bool convert_item(converter *z, const json_value *item, size_t i)
     if (json_is(type, "reasoning")) {
         const json_value *content = json_get(item, "content");
         if (z->text.len != 0 || z->calls.node != NULL) close_assistant(z);
-        z->open = true;
+        open_assistant(z);
         return append_parts(z, &z->reasoning, content, path_of("%s.content", path.s).s);
     }
     return api_bad(z->e, path_of("%s.type", path.s).s,
@@ -157,7 +160,6 @@ static bool convert_item(converter *z, const json_value *item, size_t i)
 
 static bool convert_items(converter *z, const json_value *input)
 {
-    size_t i = 0;
     if (input == NULL || (input->type != JSON_STRING && input->type != JSON_ARRAY))
         return api_bad(z->e, "input", "expected a string or an array of items, found %s",
                        json_type_name(input));
@@ -165,11 +167,13 @@ static bool convert_items(converter *z, const json_value *input)
         tree_list m = tree_begin(z->t, JSON_OBJECT);
         tree_set(z->t, &m, "role", tree_literal(z->t, "user"));
         tree_set(z->t, &m, "content", tree_copy(z->t, input));
-        tree_append(z->t, &z->out, m.node);
+        put_message(z, &m, z->i);
         return true;
     }
-    for (const json_value *item = input->first; item != NULL; item = item->next)
-        if (!convert_item(z, item, i++)) return false;
+    if (input->n_items == 0)
+        return api_bad(z->e, "input", "expected at least one item, found none");
+    for (const json_value *item = input->first; item != NULL; item = item->next, z->i++)
+        if (!convert_item(z, item)) return false;
     close_assistant(z);
     return true;
 }
@@ -177,13 +181,13 @@ static bool convert_items(converter *z, const json_value *input)
 static bool convert_input(gen_job *job, json_value **out, api_error *e)
 {
     resp_wire *w = job->wire;
-    converter z = {.t = &job->nodes, .e = e};
+    converter z = {.t = &job->nodes, .origin = &job->origin, .e = e};
     z.out = tree_begin(z.t, JSON_ARRAY);
     if (w->instructions != NULL) {
         tree_list m = tree_begin(z.t, JSON_OBJECT);
         tree_set(z.t, &m, "role", tree_literal(z.t, "system"));
         tree_set(z.t, &m, "content", tree_copy(z.t, w->instructions));
-        tree_append(z.t, &z.out, m.node);
+        put_message(&z, &m, 0);
     }
     bool ok = convert_items(&z, json_get(job->body.root, "input"));
     if (z.text.failed || z.reasoning.failed) z.t->failed = true;
@@ -223,6 +227,7 @@ static bool read_tools(gen_job *job, const json_value *tools, api_error *e)
         tree_set(t, &outer, "type", tree_literal(t, "function"));
         tree_set(t, &outer, "function", f.node);
         tree_append(t, &out, outer.node);
+        if (!id_list_push(&job->tool_origin, (int32_t)i)) t->failed = true;
     }
     if (t->failed) return api_no_memory(e);
     return gen_set_tools(job, out.node, e);
@@ -531,15 +536,10 @@ void api_responses(api_ctx *ctx, http_request *req)
                                           .call_prefix = "call_",
                                           .wire_bytes = sizeof(resp_wire),
                                           .wire_deinit = responses_deinit,
+                                          .flat_tools = true,
                                           .collects = true,
                                           .event = responses_event,
                                           .finish = responses_finish,
                                           .answer = responses_answer};
-    api_error e = {0};
-    gen_job *job = gen_begin(ctx, req, &protocol);
-    if (job == NULL) return;
-    if (responses_parse(job, &e))
-        gen_run(job);
-    else
-        gen_refuse(job, &e);
+    gen_handle(ctx, req, &protocol, responses_parse);
 }

@@ -5,7 +5,8 @@
 
 /* ---- Tokens ---- */
 
-static const gen_protocol no_answer = {.id_prefix = "req_", .call_prefix = ""};
+static const gen_protocol no_answer = {
+    .id_prefix = "req_", .call_prefix = "", .prompt_name = "messages"};
 
 static void put_ids(strbuf *b, const api_ctx *ctx, const id_list *ids, bool pieces)
 {

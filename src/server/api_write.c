@@ -29,6 +29,14 @@ void put_model(strbuf *b, const gen_job *job)
         put_text(b, job->ctx->model);
 }
 
+void put_head(strbuf *b, const gen_job *job, const char *object)
+{
+    (void)strbuf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", job->id,
+                        object, (long long)job->created);
+    put_model(b, job);
+    (void)strbuf_printf(b, ",\"system_fingerprint\":\"%s\"", job->ctx->fingerprint);
+}
+
 const char *finish_name(gen_finish f)
 {
     switch (f) {

@@ -90,11 +90,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 {
     http_server *s = cls;
     http_req *r = *req_cls;
-    (void)version;
     if (!r) {
         r = new_request(s, c, method, url);
         *req_cls = r;
-        return r ? http_req_begin(r) : MHD_NO;
+        return r ? http_req_begin(r, version) : MHD_NO;
     }
     if (*n_data > 0) {
         const enum MHD_Result rc = http_req_body(r, data, *n_data);

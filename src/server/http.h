@@ -4,7 +4,7 @@
  *             finds the route, calls its handler, writes one JSON answer or an event stream, tells
  *             the handler's side when the client has gone, logs and counts every request.
  *             Knows nothing of models. Answers by itself, with the API's error object: 400, 401,
- *             403, 404, 405 (Allow), 408, 413, 415, 431, OPTIONS.
+ *             403, 404, 405 (Allow), 408, 413, 415, 431, 501, OPTIONS.
  * Owns:       sockets, threads, requests. A request lives until its connection is done with it and,
  *             when sse_open was called, sse_close was.
  * Threads:    one thread a connection (libmicrohttpd's), which runs the handler and may block in
@@ -35,7 +35,7 @@ typedef struct http_request {
     uint64_t id;         /* unique in this process, above 0 */
     const char *id_text; /* the same as sent in x-request-id: "req_..." */
     const char *method;  /* "GET"; HEAD arrives as "GET" */
-    const char *path;    /* percent-decoded, no query; "/v1/models/x" */
+    const char *path;    /* percent-decoded, no authority, no query; "/v1/models/x" */
     const char *tail;    /* what a route's final '*' stands for; "" otherwise */
     const char *body;    /* [n_body], NUL-terminated besides; "" without one */
     size_t n_body;

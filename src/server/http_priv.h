@@ -58,7 +58,8 @@ struct http_req {
     const http_route *route;
     api_ctx *ctx;
     char id_text[32], method[16];
-    char *path; /* a copy: the record outlives libmicrohttpd's strings */
+    char *path;      /* a copy: the record outlives libmicrohttpd's strings */
+    char *authority; /* of a target in absolute form, whose Host does not count; else NULL */
     double unix_time;
 
     strbuf body;
@@ -127,7 +128,7 @@ struct http_server {
 http_req *http_req_create(http_server *s, struct MHD_Connection *c, http_conn *conn,
                           const char *method, const char *path);
 /* Headers are there; a piece of the body; all of it. MHD_NO closes the connection. */
-enum MHD_Result http_req_begin(http_req *r);
+enum MHD_Result http_req_begin(http_req *r, const char *version);
 enum MHD_Result http_req_body(http_req *r, const char *data, size_t n);
 enum MHD_Result http_req_answer(http_req *r);
 void http_req_ref(http_req *r);

@@ -190,8 +190,10 @@ enum MHD_Result http_reply_queue(http_req *r)
 void http_reply_raw(const http_req *r, int fd, unsigned status, const char *message)
 {
     strbuf body = {0}, out = {0};
-    const char *reason = status == 408   ? "Request Timeout"
+    const char *reason = status == 400   ? "Bad Request"
+                         : status == 408 ? "Request Timeout"
                          : status == 413 ? "Content Too Large"
+                         : status == 501 ? "Not Implemented"
                                          : "Service Unavailable\r\nRetry-After: 3";
     http_error_object(r ? &r->pub : NULL, &body, &(http_error){.status = status}, message);
     strbuf_printf(&out,

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #include "base/pool.h"
@@ -20,13 +21,31 @@
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
+/* "/path", or all of it when it is nothing else; from a target in absolute form (RFC 9112, 3.2.2)
+ * also the authority, which is checked in place of Host. False: out of memory. */
+static bool split_target(http_req *r, const char *target)
+{
+    const size_t n_scheme = strncasecmp(target, "http://", 7) == 0    ? 7
+                            : strncasecmp(target, "https://", 8) == 0 ? 8
+                                                                      : 0;
+    const char *path = target;
+    if (n_scheme > 0) {
+        path += n_scheme + strcspn(target + n_scheme, "/");
+        r->authority = mem_strdup(target + n_scheme);
+        if (!r->authority) return false;
+        r->authority[strcspn(r->authority, "/")] = '\0';
+    }
+    r->path = mem_strdup(*path ? path : "/");
+    return r->path != NULL;
+}
+
 http_req *http_req_create(http_server *s, struct MHD_Connection *c, http_conn *conn,
                           const char *method, const char *path)
 {
     http_req *r = mem_alloc(sizeof *r);
     if (!r) return NULL;
-    r->path = mem_strdup(path);
-    if (!r->path) {
+    if (!split_target(r, path)) {
+        mem_free(r->authority);
         mem_free(r);
         return NULL;
     }
@@ -45,7 +64,7 @@ http_req *http_req_create(http_server *s, struct MHD_Connection *c, http_conn *c
                             .path = r->path,
                             .tail = "",
                             .body = "",
-                            .anthropic = strncmp(path, "/v1/messages", 12) == 0,
+                            .anthropic = strncmp(r->path, "/v1/messages", 12) == 0,
                             .started = time_now(),
                             .user = s->o.user};
     pthread_mutex_init(&r->lock, NULL);
@@ -70,6 +89,7 @@ static void req_free(http_req *r)
     strbuf_deinit(&r->queue);
     strbuf_deinit(&r->answer);
     mem_free(r->path);
+    mem_free(r->authority);
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->cond);
     mem_free(r);
@@ -243,7 +263,8 @@ static bool check_size(http_req *r)
 static bool check_origin(http_req *r)
 {
     const http_server *s = r->server;
-    const char *host = http_header(&r->pub, "Host"), *origin = http_header(&r->pub, "Origin");
+    const char *origin = http_header(&r->pub, "Origin");
+    const char *host = r->authority ? r->authority : http_header(&r->pub, "Host");
     if (!s->unix_path && !access_host(host, s->host, (const char *const *)s->allow_hosts)) {
         refuse(r, 403, "host_not_allowed",
                "the Host '%.200s' is not a name of this server; --allow-host adds names", host);
@@ -333,19 +354,17 @@ static void drain(int fd)
     }
 }
 
-/* libmicrohttpd cannot answer in the middle of a body. */
-static enum MHD_Result too_large(http_req *r)
+/* Answers by hand and closes: libmicrohttpd cannot answer in the middle of a body, and must not
+ * read on behind one whose end is uncertain. */
+static enum MHD_Result cut(http_req *r, unsigned status, const char *message)
 {
     http_server *s = r->server;
     pthread_mutex_lock(&s->lock);
     const bool first = r->conn->phase != CONN_CLOSED;
     if (first) {
-        char text[128];
-        (void)snprintf(text, sizeof text, "body: expected at most %" PRIu64 " bytes, found more",
-                       s->o.body_bytes_max);
-        r->status = 413;
+        r->status = status;
         r->complete = true;
-        http_reply_raw(r, r->conn->fd, 413, text);
+        http_reply_raw(r, r->conn->fd, status, message);
         r->conn->phase = CONN_CLOSED;
         r->conn->deadline = 0.0;
     }
@@ -354,9 +373,78 @@ static enum MHD_Result too_large(http_req *r)
     return MHD_NO;
 }
 
-enum MHD_Result http_req_begin(http_req *r)
+static enum MHD_Result too_large(http_req *r)
+{
+    char text[128];
+    (void)snprintf(text, sizeof text, "body: expected at most %" PRIu64 " bytes, found more",
+                   r->server->o.body_bytes_max);
+    return cut(r, 413, text);
+}
+
+/* What http_req_begin wants to know of the headers. */
+typedef struct framing {
+    unsigned n_host, n_length, n_coding;
+    bool malformed; /* a name that is no name, a value with a line's end or NUL in it */
+    const char *coding;
+} framing;
+
+static bool is_name(const char *s, size_t n)
+{
+    static const char more[] = "!#$%&'*+-.^_`|~0123456789";
+    bool ok = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        const char lower = (char)(s[i] | 32);
+        ok = ok && s[i] != '\0' && ((lower >= 'a' && lower <= 'z') || strchr(more, s[i]));
+    }
+    return ok;
+}
+
+static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const char *key,
+                                     size_t n_key, const char *value, size_t n_value)
+{
+    framing *f = cls;
+    (void)kind;
+    if (!is_name(key, n_key) || (value && strcspn(value, "\r\n") != n_value)) f->malformed = true;
+    if (strcasecmp(key, "Host") == 0) f->n_host++;
+    /* A longer name is what libmicrohttpd 0.9.75 makes of a value on a line of its own. */
+    if (strncasecmp(key, "Content-Length", 14) == 0) {
+        f->n_length++;
+        f->malformed = f->malformed || n_key > 14;
+    }
+    if (strncasecmp(key, "Transfer-Encoding", 17) == 0) {
+        f->n_coding++;
+        f->coding = value;
+        f->malformed = f->malformed || n_key > 17;
+    }
+    return MHD_YES;
+}
+
+/* Where the body ends, and for whom it is, must be beyond doubt: a proxy in front that reads these
+ * headers otherwise than we do would let one client's body be another's request (RFC 9112, 6.3).
+ * What is wrong, or NULL. */
+static const char *framing_fault(http_req *r, const char *version, unsigned *status)
+{
+    framing f = {0};
+    (void)MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, count_framing, &f);
+    *status = 400;
+    if (f.malformed) return "headers: expected NAME: VALUE in every line";
+    if (f.n_host > 1) return "Host: expected one, found more";
+    if (f.n_length > 1) return "Content-Length: expected one, found more";
+    if (f.n_coding == 0) return NULL;
+    if (f.n_length != 0) return "Content-Length and Transfer-Encoding: expected one of them";
+    if (f.n_coding > 1) return "Transfer-Encoding: expected one, found more";
+    if (strcmp(version, "HTTP/1.1") != 0) return "Transfer-Encoding: expected none before HTTP/1.1";
+    if (f.coding && strcasecmp(f.coding, "chunked") == 0) return NULL;
+    *status = 501;
+    return "Transfer-Encoding: expected chunked, found another";
+}
+
+enum MHD_Result http_req_begin(http_req *r, const char *version)
 {
     uint64_t n = 0;
+    unsigned status;
+    const char *fault = framing_fault(r, version, &status);
+    if (fault) return cut(r, status, fault);
     const char *length = http_header(&r->pub, "Content-Length");
     for (const char *p = length; p && *p >= '0' && *p <= '9' && n <= UINT64_MAX / 16; p++)
         n = n * 10 + (uint64_t)(*p - '0');

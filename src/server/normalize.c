@@ -5,12 +5,21 @@
 #include "text/pystr.h"
 
 typedef struct normalizer {
+    const normal_source *from;
     tree *t;
     tree_list out;
     strbuf system;
     bool has_system;
+    size_t i_assistant; /* the last one */
     api_error *e;
 } normalizer;
+
+/* The client's name for message i, or for a member of it (".content"), if it is the client's. */
+static api_path place(const normalizer *z, size_t i, const char *member)
+{
+    if (z->from->origin != NULL) return path_of("%s[%d]", z->from->name, z->from->origin[i]);
+    return path_of("%s[%zu]%s", z->from->name, i, member);
+}
 
 /* ---- Content ---- */
 
@@ -81,36 +90,6 @@ bool normalize_name(const json_value *name, const char *path, api_error *e)
     return true;
 }
 
-static json_value *arguments_node(normalizer *z, const json_value *args, const char *path)
-{
-    const json_limits limits = {
-        .what = "arguments", .max_depth = API_JSON_DEPTH, .max_nodes = API_JSON_NODES};
-    json_value *v = NULL;
-    calla_error err;
-    if (args == NULL || args->type == JSON_NULL) return tree_new(z->t, JSON_OBJECT);
-    if (args->type == JSON_OBJECT) return tree_copy(z->t, args);
-    if (args->type != JSON_STRING) {
-        (void)api_bad(z->e, path, "expected a string of JSON, found %s", json_type_name(args));
-        return NULL;
-    }
-    size_t begin = 0, end = args->n_text;
-    pystr_strip(args->text, &begin, &end);
-    if (begin == end) return tree_new(z->t, JSON_OBJECT);
-    if (tree_parse(z->t, args->text, args->n_text, &limits, &v, &err) != CALLA_OK) {
-        if (err.code == CALLA_ERR_MEMORY)
-            (void)api_no_memory(z->e);
-        else
-            (void)api_bad(z->e, path, "%s", err.message);
-        return NULL;
-    }
-    if (v->type != JSON_OBJECT) {
-        (void)api_bad(z->e, path, "expected the JSON of an object, found that of %s",
-                      json_type_name(v));
-        return NULL;
-    }
-    return v;
-}
-
 /* {"name", "arguments", "id"} from one call of the request. */
 static json_value *call_node(normalizer *z, const json_value *call, const char *path)
 {
@@ -134,7 +113,7 @@ static json_value *call_node(normalizer *z, const json_value *call, const char *
         return NULL;
     }
     json_value *args =
-        arguments_node(z, json_get(f, "arguments"), path_of("%s%s.arguments", path, in).s);
+        arguments_read(z->t, json_get(f, "arguments"), path_of("%s%s.arguments", path, in).s, z->e);
     if (args == NULL) return NULL;
     tree_list out = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &out, "name", tree_copy(z->t, json_get(f, "name")));
@@ -148,7 +127,7 @@ static bool calls_node(normalizer *z, const json_value *m, size_t i_msg, json_va
 {
     const json_value *calls = json_get(m, "tool_calls");
     const json_value *old = json_get(m, "function_call");
-    const api_path path = path_of("messages[%zu].tool_calls", i_msg);
+    const api_path path = place(z, i_msg, ".tool_calls");
     tree_list list = {0};
     *out = NULL;
     if (calls != NULL && calls->type != JSON_NULL) {
@@ -166,7 +145,7 @@ static bool calls_node(normalizer *z, const json_value *m, size_t i_msg, json_va
             tree_append(z->t, &list, node);
         }
     } else if (old != NULL && old->type != JSON_NULL) {
-        json_value *node = call_node(z, old, path_of("messages[%zu].function_call", i_msg).s);
+        json_value *node = call_node(z, old, place(z, i_msg, ".function_call").s);
         if (node == NULL) return false;
         list = tree_begin(z->t, JSON_ARRAY);
         tree_append(z->t, &list, node);
@@ -211,10 +190,12 @@ static bool put_assistant(normalizer *z, const json_value *m, size_t i, json_val
         const char *text;
         size_t n;
         if (v == NULL || v->type == JSON_NULL) continue;
-        if (!api_text(v, path_of("messages[%zu].%s", i, names[k]).s, &text, &n, z->e)) return false;
+        if (!api_text(v, path_of("%s.%s", place(z, i, "").s, names[k]).s, &text, &n, z->e))
+            return false;
         reasoning = tree_copy(z->t, v);
     }
     if (!calls_node(z, m, i, &calls)) return false;
+    z->i_assistant = i;
     if (reasoning == NULL) close_reasoning(z, &content, &reasoning);
     tree_list out;
     (void)begin_message(z, &out, "assistant", content);
@@ -228,10 +209,10 @@ static bool put_tool(normalizer *z, const json_value *m, size_t i, json_value *c
 {
     const json_value *id = json_get(m, "tool_call_id");
     if (id != NULL && id->type != JSON_STRING && id->type != JSON_NULL)
-        return api_bad(z->e, path_of("messages[%zu].tool_call_id", i).s,
-                       "expected a string, found %s", json_type_name(id));
+        return api_bad(z->e, place(z, i, ".tool_call_id").s, "expected a string, found %s",
+                       json_type_name(id));
     if (z->out.last == NULL)
-        return api_bad(z->e, path_of("messages[%zu]", i).s,
+        return api_bad(z->e, place(z, i, "").s,
                        "a tool's result needs an assistant message with its call before it");
     tree_list out;
     (void)begin_message(z, &out, "tool", content);
@@ -253,15 +234,13 @@ static bool put_system(normalizer *z, const json_value *content)
 static bool put_message(normalizer *z, const json_value *m, size_t i)
 {
     if (m->type != JSON_OBJECT)
-        return api_bad(z->e, path_of("messages[%zu]", i).s, "expected an object, found %s",
-                       json_type_name(m));
+        return api_bad(z->e, place(z, i, "").s, "expected an object, found %s", json_type_name(m));
     const json_value *role = json_get(m, "role");
-    const api_path at = path_of("messages[%zu].role", i);
+    const api_path at = place(z, i, ".role");
     if (role == NULL || role->type != JSON_STRING)
         return api_bad(z->e, at.s, "expected a string, found %s", json_type_name(role));
     z->e->status = 0;
-    json_value *content =
-        content_node(z, json_get(m, "content"), path_of("messages[%zu].content", i).s);
+    json_value *content = content_node(z, json_get(m, "content"), place(z, i, ".content").s);
     if (content == NULL) return z->e->status != 0 ? false : api_no_memory(z->e);
     if (json_is(role, "system") || json_is(role, "developer")) return put_system(z, content);
     if (json_is(role, "assistant")) return put_assistant(z, m, i, content);
@@ -339,36 +318,39 @@ static void put_first(normalizer *z)
     z->out.node->n_items++;
 }
 
-static bool check_last(normal_chat *c, const json_value *last, size_t i, api_error *e)
+/* The last message may be the assistant's, to be continued, and somebody must have asked. */
+static bool check_whole(normalizer *z, normal_chat *c)
 {
+    const json_value *last = z->out.last;
+    bool asked = false;
     c->continues = last != NULL && json_is(json_get(last, "role"), "assistant");
     if (c->continues && json_get(last, "tool_calls") != NULL)
-        return api_bad(e, path_of("messages[%zu]", i).s,
+        return api_bad(z->e, place(z, z->i_assistant, "").s,
                        "tool calls must be followed by their results");
-    return true;
+    for (const json_value *m = z->out.node->first; m != NULL && !asked; m = m->next)
+        asked = json_is(json_get(m, "role"), "user");
+    return asked || api_bad(z->e, z->from->name, "expected a message of the user, found none");
 }
 
-bool normalize_messages(normal_chat *out, const json_value *messages, api_error *e)
+bool normalize_messages(normal_chat *out, const normal_source *from, api_error *e)
 {
+    const json_value *messages = from->messages;
     memset(out, 0, sizeof *out);
     if (messages == NULL || messages->type != JSON_ARRAY)
-        return api_bad(e, "messages", "expected an array of messages, found %s",
+        return api_bad(e, from->name, "expected an array of messages, found %s",
                        json_type_name(messages));
     if (messages->n_items == 0 || messages->n_items > API_MESSAGES_MAX)
-        return api_bad(e, "messages", "expected 1 to %u messages, found %zu", API_MESSAGES_MAX,
+        return api_bad(e, from->name, "expected 1 to %u messages, found %zu", API_MESSAGES_MAX,
                        messages->n_items);
-    normalizer z = {.t = &out->nodes, .e = e};
+    normalizer z = {.from = from, .t = &out->nodes, .e = e};
     z.out = tree_begin(z.t, JSON_ARRAY);
     size_t i = 0;
     bool ok = true;
     for (const json_value *m = messages->first; ok && m != NULL; m = m->next)
         ok = put_message(&z, m, i++);
     if (ok && z.has_system) put_first(&z);
-    if (ok && (z.t->failed || z.out.node == NULL)) {
-        (void)api_no_memory(e);
-        ok = false;
-    }
-    if (ok) ok = check_last(out, z.out.last, i - 1, e);
+    if (ok && (z.t->failed || z.out.node == NULL)) ok = api_no_memory(e);
+    if (ok) ok = check_whole(&z, out);
     if (ok) {
         order_all(z.out.node);
         out->messages = z.out.node;
@@ -380,9 +362,12 @@ bool normalize_messages(normal_chat *out, const json_value *messages, api_error 
 
 /* ---- Tools ---- */
 
-static bool check_tool(const json_value *tools, const json_value *tool, size_t i, api_error *e)
+static bool check_tool(const json_value *tools, const json_value *tool, const tool_places *places,
+                       size_t i, api_error *e)
 {
-    const api_path at = path_of("tools[%zu]", i);
+    const api_path at =
+        path_of("tools[%zu]", places->origin != NULL ? (size_t)places->origin[i] : i);
+    const api_path in = path_of("%s%s", at.s, places->flat ? "" : ".function");
     if (tool->type != JSON_OBJECT)
         return api_bad(e, at.s, "expected an object, found %s", json_type_name(tool));
     const json_value *type = json_get(tool, "type");
@@ -397,7 +382,7 @@ static bool check_tool(const json_value *tools, const json_value *tool, size_t i
         return api_bad(e, path_of("%s.function", at.s).s, "expected an object, found %s",
                        json_type_name(f));
     const json_value *name = json_get(f, "name");
-    if (!normalize_name(name, path_of("%s.function.name", at.s).s, e)) return false;
+    if (!normalize_name(name, path_of("%s.name", in.s).s, e)) return false;
     static const api_field fields[] = {
         {"description", API_STRING, 0, 0, 0},
         {"parameters", API_OBJECT, 0, 0, 0},
@@ -407,17 +392,17 @@ static bool check_tool(const json_value *tools, const json_value *tool, size_t i
         const json_value *v;
         api_bool b;
     } ignored;
-    if (!api_read(f, path_of("%s.function", at.s).s, fields, 3, &ignored, e)) return false;
+    if (!api_read(f, in.s, fields, 3, &ignored, e)) return false;
     for (const json_value *other = tools->first; other != tool; other = other->next) {
         const json_value *seen = json_get(json_get(other, "function"), "name");
         if (seen->n_text == name->n_text && memcmp(seen->text, name->text, name->n_text) == 0)
-            return api_bad(e, path_of("%s.function.name", at.s).s,
+            return api_bad(e, path_of("%s.name", in.s).s,
                            "\"%.60s\" is the name of an earlier tool", name->text);
     }
     return true;
 }
 
-bool normalize_tools(const json_value *tools, api_error *e)
+bool normalize_tools(const json_value *tools, const tool_places *places, api_error *e)
 {
     if (tools == NULL || tools->type == JSON_NULL) return true;
     if (tools->type != JSON_ARRAY)
@@ -427,6 +412,6 @@ bool normalize_tools(const json_value *tools, api_error *e)
                        tools->n_items);
     size_t i = 0;
     for (const json_value *t = tools->first; t != NULL; t = t->next)
-        if (!check_tool(tools, t, i++, e)) return false;
+        if (!check_tool(tools, t, places, i++, e)) return false;
     return true;
 }

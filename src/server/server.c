@@ -18,7 +18,7 @@
 #include "server/trace.h"
 
 #define KEY_FILE_BYTES_MAX 65536u
-#define ENDING_SECONDS     10.0 /* for cancelled requests to end, for last answers to be sent */
+#define ENDING_SECONDS     10.0 /* for aborted requests to end, for their answers to be sent */
 
 struct server {
     server_options o;
@@ -260,6 +260,9 @@ static calla_status start_scheduler(server *s, uint32_t max_context, calla_error
         {1, SERVER_CTX_DEFAULT / 8, 0},
     };
     calla_status st = CALLA_ERR_MEMORY;
+    if (s->o.n_ctx > max_context)
+        return err_set(err, CALLA_ERR_ARGUMENT, "--ctx is %u, expected at most the model's %u",
+                       s->o.n_ctx, max_context);
     for (size_t i = 0; i < sizeof plans / sizeof *plans && st == CALLA_ERR_MEMORY; i++) {
         uint32_t n_ctx = s->o.n_ctx;
         if (n_ctx == 0) n_ctx = plans[i].n_ctx < max_context ? plans[i].n_ctx : max_context;
@@ -336,8 +339,12 @@ bool server_drain(server *s, double seconds)
     if (all) return true;
     server_log_line(s->log, CALLA_LOG_WARN, "shutting down: %u requests are cut off",
                     http_server_n_active(s->http));
-    http_server_cancel(s->http);
-    if (s->sched) (void)scheduler_drain(s->sched, ENDING_SECONDS);
+    if (s->sched) {
+        scheduler_abort(s->sched);
+        (void)scheduler_drain(s->sched, ENDING_SECONDS);
+    }
+    if (wait_answers(s, ENDING_SECONDS)) return false;
+    http_server_cancel(s->http); /* who does not read, or waits for something else */
     (void)wait_answers(s, ENDING_SECONDS);
     return false;
 }

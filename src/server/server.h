@@ -51,8 +51,8 @@ calla_status server_load(server *s, calla_error *err);
 
 const char *server_url(const server *s);
 
-/* Takes no more connections, lets running requests end for so many seconds, then ends them. False
- * when some had to be ended. */
+/* Takes no more connections, lets running requests end for so many seconds, then ends them: their
+ * clients get an error, streams as their last event. False when some had to be ended. */
 bool server_drain(server *s, double seconds);
 
 void server_destroy(server *s); /* NULL is fine */

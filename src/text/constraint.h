@@ -15,10 +15,11 @@
  * Ambiguity:  alternatives (anyOf) are followed side by side, CONSTRAINT_PATHS_MAX of them; when
  *             there would be more the last are dropped, which keeps (1), (2) and (3) and only gives
  *             up some texts of extremely ambiguous schemas.
- * Cost:       a few ns a byte while text goes one way; a token that cannot begin, less.
- * Threads:    one thread a constraint; clones may be used in parallel.
- * Errors:     CALLA_ERR_UNSUPPORTED: a keyword that cannot be enforced (its name and the JSON
- *             pointer of its place), or a limit below; CALLA_ERR_ARGUMENT: not a schema.
+ * Cost:       compiling takes at most some 0.2 s, whatever the schema (BUILD_WORK_MAX); 200
+ * ordinary tools take a quarter of that. Then a few ns a byte while text goes one way; a token that
+ * cannot begin, less. Threads:    one thread a constraint; clones may be used in parallel. Errors:
+ * CALLA_ERR_UNSUPPORTED: a keyword that cannot be enforced (its name and the JSON pointer of its
+ * place), or a limit below; CALLA_ERR_ARGUMENT: not a schema.
  */
 #ifndef CALLA_TEXT_CONSTRAINT_H
 #define CALLA_TEXT_CONSTRAINT_H
@@ -27,9 +28,9 @@
 
 #define CONSTRAINT_INDENT_MAX 40u
 #define CONSTRAINT_DIGITS_MAX 20u
-#define CONSTRAINT_DEPTH_MAX  28u    /* nested rules: $ref, values of any form */
-#define CONSTRAINT_PATHS_MAX  32u    /* alternatives followed side by side */
-#define CONSTRAINT_STATES_MAX 65536u /* of a compiled form */
+#define CONSTRAINT_DEPTH_MAX  28u     /* nested rules: $ref, values of any form */
+#define CONSTRAINT_PATHS_MAX  32u     /* alternatives followed side by side */
+#define CONSTRAINT_STATES_MAX 262144u /* of a compiled form */
 
 typedef struct constraint constraint;
 
@@ -56,9 +57,9 @@ typedef struct constraint_tool_options {
 
 /* Tool calls in the model's own format. Keywords that cannot be enforced are errors in tools with
  * "strict": true, and passed over in others, whose calls then still parse. Each parameter comes at
- * most once, the required ones always; in any order when there are at most eight, else in the
- * schema's. Text values have any characters but the tags that would end them. What is accepted,
- * text/output.h reads as complete calls. */
+ * most once, the required ones always; in any order when there are at most eight (fewer with
+ * very many tools), else in the schema's. Text values have any characters but the tags that would
+ * end them. What is accepted, text/output.h reads as complete calls. */
 calla_status constraint_tool_calls(constraint **out, const constraint_tool_options *options,
                                    calla_error *err);
 

@@ -8,7 +8,7 @@
 
 void builder_init(builder *b)
 {
-    *b = (builder){.status = CALLA_OK};
+    *b = (builder){.status = CALLA_OK, .n_any_order = ANY_ORDER_MAX};
     build_node(b); /* node 0 belongs to nobody: failed calls return it */
     build_rule(b);
 }
@@ -45,6 +45,15 @@ void build_fail(builder *b, calla_status code, const char *fmt, ...)
     va_end(args);
 }
 
+void build_spend(builder *b, uint64_t n)
+{
+    b->work += n;
+    if (b->work > BUILD_WORK_MAX)
+        build_fail(b, CALLA_ERR_UNSUPPORTED,
+                   "the schema is too intricate to enforce: its alternatives, optional members "
+                   "and patterns multiply");
+}
+
 /* Room for one more in *p; false: failed. */
 static bool grow(builder *b, void *p, uint32_t n, uint32_t *cap, size_t size)
 {
@@ -68,6 +77,7 @@ static bool grow(builder *b, void *p, uint32_t n, uint32_t *cap, size_t size)
 uint32_t build_nodes(builder *b, uint64_t n)
 {
     const uint32_t first = b->n_nodes;
+    build_spend(b, n);
     if (b->status == CALLA_OK && n > BUILD_NODES_MAX - first)
         build_fail(b, CALLA_ERR_UNSUPPORTED, "the schema is too large to enforce");
     for (uint64_t i = 0; i < n; i++) {
@@ -94,6 +104,7 @@ uint32_t build_rule(builder *b)
 
 static void add_edge(builder *b, uint32_t from, nfa_edge e)
 {
+    build_spend(b, 1);
     if (b->status == CALLA_OK && b->n_edges == BUILD_EDGES_MAX)
         build_fail(b, CALLA_ERR_UNSUPPORTED, "the schema is too large to enforce");
     if (!grow(b, &b->edges, b->n_edges, &b->cap_edges, sizeof *b->edges)) return;

@@ -16,13 +16,14 @@
 
 #include "text/constraint.h"
 
-#define BUILD_NODES_MAX  524288u    /* of all NFAs */
-#define BUILD_EDGES_MAX  4194304u   /* and their edges */
-#define BUILD_SETS_MAX   8388608u   /* members of all sets of nodes of one rule */
-#define BUILD_VISITS_MAX (1u << 25) /* of nodes, while rules are made deterministic */
-#define BUILD_RULES_MAX  16384u
-#define BUILD_NAMES_MAX  32768u /* bytes of the names that an additional one must not be */
-#define BUILD_NONE       UINT32_MAX
+#define BUILD_NODES_MAX 1048576u   /* of all NFAs */
+#define BUILD_EDGES_MAX 4194304u   /* and their edges */
+#define BUILD_SETS_MAX  8388608u   /* members of all sets of nodes of one rule */
+#define BUILD_WORK_MAX  (1u << 26) /* steps of all loops over more than one schema: some 0.2 s */
+#define BUILD_RULES_MAX 16384u
+#define BUILD_NAMES_MAX 32768u /* bytes of the names that an additional one must not be */
+#define ANY_ORDER_MAX   8u     /* parameters that may come in any order */
+#define BUILD_NONE      UINT32_MAX
 
 /* ---- The automaton ---- */
 
@@ -124,6 +125,8 @@ typedef struct builder {
     ref_rule *refs;                /* rules of schemas, in the order of their discovery */
     uint32_t n_refs, cap_refs, n_refs_built;
     unsigned depth;
+    unsigned n_any_order; /* parameters of a tool that may come in any order */
+    uint64_t work;
 } builder;
 
 /* Rule 0 is there from the start. */
@@ -132,6 +135,8 @@ void builder_deinit(builder *b);
 
 /* Keeps the first failure. */
 void build_fail(builder *b, calla_status code, const char *fmt, ...) ATTR_PRINTF(3, 4);
+/* Counts steps, so that no schema keeps a processor busy: beyond BUILD_WORK_MAX it fails. */
+void build_spend(builder *b, uint64_t n);
 uint32_t build_nodes(builder *b, uint64_t n); /* the first of n new ones */
 uint32_t build_node(builder *b);
 uint32_t build_rule(builder *b);

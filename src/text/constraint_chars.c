@@ -50,9 +50,11 @@ static size_t complement(const cp_range *r, size_t n, cp_range *out)
 
 static char_class *intern(builder *b, const cp_range *r, size_t n, bool any)
 {
-    for (char_class *c = b->classes; c != NULL; c = c->next)
+    for (char_class *c = b->classes; c != NULL; c = c->next) {
+        build_spend(b, 1);
         if (c->any == any && c->n == n && (n == 0 || memcmp(c->ranges, r, n * sizeof *r) == 0))
             return c;
+    }
     char_class *c = arena_alloc(&b->mem, sizeof *c);
     cp_range *copy = arena_alloc(&b->mem, (n + 1) * sizeof *copy);
     if (c == NULL || copy == NULL) {
@@ -343,6 +345,7 @@ static void link_others(builder *b, chars_nfa *m, const name_node *trie, uint32_
     n = 0;
     for (uint32_t k = trie[at].child; k != 0; k = trie[k].sibling)
         if (is_plain(trie[k].cp, STYLE_JSON)) r[n++] = (cp_range){trie[k].cp, trie[k].cp};
+    build_spend(b, n);
     memcpy(r + n, rest, sizeof rest);
     link_class(b, m, trie[at].node, other, r, n + 4, true); /* plain, and not a child */
 }
@@ -355,8 +358,8 @@ static void trie_add(builder *b, chars_nfa *m, chars_name name, name_node *trie,
         utf8_kind kind;
         i += utf8_read(name.s + i, name.n - i, &cp, &kind);
         uint32_t k = trie[at].child;
-        while (k != 0 && trie[k].cp != cp)
-            k = trie[k].sibling;
+        for (; k != 0 && trie[k].cp != cp; k = trie[k].sibling)
+            build_spend(b, 1);
         if (k == 0) {
             k = (*n)++;
             trie[k] = (name_node){0, trie[at].child, cp, chars_node(b, m), false};

@@ -28,7 +28,8 @@ typedef struct dfa {
     uint32_t *stack; /* [n_nodes] */
     uint32_t *found; /* [n_nodes] nodes of the set being collected */
     uint32_t n_found;
-    uint64_t n_visits; /* of nodes, over all rules: what the work is made of */
+    nfa_edge *edges; /* of the state that is being made */
+    uint32_t n_byte_edges, n_edges, cap_edges;
 } dfa;
 
 static bool room(dfa *d, void *p, uint32_t n, uint32_t *cap, size_t size)
@@ -64,10 +65,11 @@ static void collect(dfa *d, uint32_t node, uint32_t accept)
     d->stack[n++] = node;
     while (n != 0) {
         const uint32_t at = d->stack[--n];
-        d->n_visits++;
+        d->b->work++;
         bool counts = at == accept;
         for (uint32_t i = d->b->nodes[at]; i != BUILD_NONE; i = d->b->edges[i].next) {
             const nfa_edge *e = &d->b->edges[i];
+            d->b->work++;
             if (!is_skip(e)) {
                 counts = true;
             } else if (d->stamp[e->to] != d->now) {
@@ -123,6 +125,7 @@ static void rehash(dfa *d)
 static uint32_t intern(dfa *d)
 {
     builder *b = d->b;
+    build_spend(b, 4 * (uint64_t)d->n_found); /* what was collected, too */
     sort(d->found, d->n_found);
     rehash(d);
     if (b->status != CALLA_OK) return 0;
@@ -134,10 +137,8 @@ static uint32_t intern(dfa *d)
             memcmp(d->members + s->begin, d->found, s->n * sizeof *d->found) == 0)
             return s->state;
     }
-    if (d->a->n_states == CONSTRAINT_STATES_MAX || d->n_found > BUILD_SETS_MAX - d->n_members ||
-        d->n_visits > BUILD_VISITS_MAX) {
-        build_fail(b, CALLA_ERR_UNSUPPORTED,
-                   "the schema needs more than %u states, or too much work, to be enforced",
+    if (d->a->n_states == CONSTRAINT_STATES_MAX || d->n_found > BUILD_SETS_MAX - d->n_members) {
+        build_fail(b, CALLA_ERR_UNSUPPORTED, "the schema needs more than %u states to be enforced",
                    CONSTRAINT_STATES_MAX);
         return 0;
     }
@@ -177,27 +178,40 @@ static void add_byte(dfa *d, dfa_state *s, uint32_t lo, uint32_t hi, uint32_t to
     s->n_byte++;
 }
 
-/* Visits the edges of a set's nodes. */
-#define FOR_EDGES(d, s, e)                                                                         \
-    for (uint32_t m_ = 0; m_ < (s).n; m_++)                                                        \
-        for (uint32_t i_ = (d)->b->nodes[(d)->members[(s).begin + m_]]; i_ != BUILD_NONE;          \
-             i_ = (d)->b->edges[i_].next)                                                          \
-            if (e = &(d)->b->edges[i_], !is_skip(e))
-
-static void expand_bytes(dfa *d, dfa_set set, uint32_t accept, dfa_state *s)
+/* The edges of a set's nodes that are not nothing: first those of bytes, then the calls. */
+static void list_edges(dfa *d, dfa_set set)
 {
-    const nfa_edge *e;
+    builder *b = d->b;
+    d->n_byte_edges = d->n_edges = 0;
+    for (int calls = 0; calls < 2; calls++) {
+        for (uint32_t m = 0; m < set.n; m++) {
+            for (uint32_t i = b->nodes[d->members[set.begin + m]]; i != BUILD_NONE;
+                 i = b->edges[i].next) {
+                const nfa_edge *e = &b->edges[i];
+                b->work++;
+                if (is_skip(e) || (e->rule != BUILD_NONE) != (calls != 0)) continue;
+                if (!room(d, &d->edges, d->n_edges, &d->cap_edges, sizeof *d->edges)) return;
+                d->edges[d->n_edges++] = *e;
+            }
+        }
+        if (calls == 0) d->n_byte_edges = d->n_edges;
+    }
+}
+
+static void expand_bytes(dfa *d, uint32_t accept, dfa_state *s)
+{
     bool cut[257] = {false}; /* a range begins here */
-    bool some = false;
-    FOR_EDGES(d, set, e)
-    if (e->rule == BUILD_NONE) cut[e->lo] = cut[e->hi + 1] = some = true;
-    for (uint32_t lo = 0; some && lo < 256 && d->b->status == CALLA_OK;) {
+    const uint32_t n = d->n_byte_edges;
+    for (uint32_t i = 0; i < n; i++)
+        cut[d->edges[i].lo] = cut[d->edges[i].hi + 1] = true;
+    for (uint32_t lo = 0; n != 0 && lo < 256 && d->b->status == CALLA_OK;) {
         uint32_t end = lo + 1;
         while (end < 256 && !cut[end])
             end++;
         begin_set(d);
-        FOR_EDGES(d, set, e)
-        if (e->rule == BUILD_NONE && e->lo <= lo && lo <= e->hi) collect(d, e->to, accept);
+        build_spend(d->b, n);
+        for (uint32_t i = 0; i < n; i++)
+            if (d->edges[i].lo <= lo && lo <= d->edges[i].hi) collect(d, d->edges[i].to, accept);
         if (d->n_found != 0) {
             const uint32_t to = intern(d);
             add_byte(d, s, lo, end - 1, to);
@@ -206,18 +220,18 @@ static void expand_bytes(dfa *d, dfa_set set, uint32_t accept, dfa_state *s)
     }
 }
 
-static void expand_calls(dfa *d, dfa_set set, uint32_t accept, dfa_state *s)
+static void expand_calls(dfa *d, uint32_t accept, dfa_state *s)
 {
-    const nfa_edge *e;
     uint32_t last = 0;
     for (;;) { /* rules in ascending order */
         uint32_t rule = BUILD_NONE;
-        FOR_EDGES(d, set, e)
-        if (e->rule != BUILD_NONE && e->rule > last && e->rule < rule) rule = e->rule;
+        build_spend(d->b, 2 * (d->n_edges - d->n_byte_edges));
+        for (uint32_t i = d->n_byte_edges; i < d->n_edges; i++)
+            if (d->edges[i].rule > last && d->edges[i].rule < rule) rule = d->edges[i].rule;
         if (rule == BUILD_NONE || d->b->status != CALLA_OK) return;
         begin_set(d);
-        FOR_EDGES(d, set, e)
-        if (e->rule == rule) collect(d, e->to, accept);
+        for (uint32_t i = d->n_byte_edges; i < d->n_edges; i++)
+            if (d->edges[i].rule == rule) collect(d, d->edges[i].to, accept);
         last = rule;
         if (d->n_found == 0) continue;
         const uint32_t to = intern(d);
@@ -241,8 +255,9 @@ static void make_rule(dfa *d, uint32_t i_rule)
         dfa_state s = {.i_byte = d->a->n_bytes, .i_call = d->a->n_calls, .need = NEED_NEVER};
         for (uint32_t m = 0; m < set.n; m++)
             s.final |= d->members[set.begin + m] == r.accept;
-        expand_bytes(d, set, r.accept, &s);
-        expand_calls(d, set, r.accept, &s);
+        list_edges(d, set);
+        expand_bytes(d, r.accept, &s);
+        expand_calls(d, r.accept, &s);
         if (d->b->status == CALLA_OK) d->a->states[set.state] = s;
     }
 }
@@ -272,10 +287,11 @@ static uint8_t state_need(const automaton *a, const dfa_state *s)
 }
 
 /* Falls to the least solution; states are numbered outwards, so that going backwards is quick. */
-static void find_needs(automaton *a)
+static void find_needs(builder *b, automaton *a)
 {
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && b->status == CALLA_OK;) {
         changed = false;
+        build_spend(b, (uint64_t)a->n_states + a->n_bytes + a->n_calls);
         for (uint32_t i = a->n_states; i-- > 0;) {
             const uint8_t need = state_need(a, &a->states[i]);
             changed |= need != a->states[i].need;
@@ -307,12 +323,13 @@ static void prune(automaton *a)
 
 /* First bytes of every rule: grows until nothing changes. Rounds beyond the number of rules mean
  * nothing new, so that it ends. */
-static void find_first(automaton *a)
+static void find_first(builder *b, automaton *a)
 {
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && b->status == CALLA_OK;) {
         changed = false;
         for (uint32_t r = a->n_rules; r-- > 0;) { /* rules mostly call younger ones */
             const dfa_state *s = &a->states[a->rules[r].start];
+            build_spend(b, 16u + s->n_byte + s->n_call);
             uint64_t first[4];
             memcpy(first, a->rules[r].first, sizeof first);
             for (uint32_t i = 0; i < s->n_byte; i++)
@@ -337,10 +354,11 @@ static bool calls_itself(builder *b, const automaton *a)
         return false;
     }
     uint32_t n_left = a->n_rules;
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && b->status == CALLA_OK;) {
         changed = false;
         for (uint32_t r = a->n_rules; r-- > 0;) {
             const dfa_state *s = &a->states[a->rules[r].start];
+            build_spend(b, 1u + s->n_call);
             bool stays = removed[r];
             for (uint32_t i = 0; i < s->n_call; i++)
                 stays |= !removed[a->calls[s->i_call + i].rule];
@@ -406,10 +424,12 @@ static void make_table(builder *b, automaton *a)
         build_fail(b, CALLA_ERR_MEMORY, "no memory for a constraint");
         return;
     }
-    for (uint32_t i = 0; i < a->n_states; i++)
+    for (uint32_t i = 0; i < a->n_states && b->status == CALLA_OK; i++) {
+        build_spend(b, (uint64_t)a->n_classes * (1u + a->states[i].n_call));
         for (uint32_t c = 0; c < 256; c++)
             if (c == 0 || a->class_of[c] != a->class_of[c - 1])
                 a->table[i * a->n_classes + a->class_of[c]] = table_entry(a, &a->states[i], c);
+    }
 }
 
 /* ---- The whole ---- */
@@ -435,6 +455,7 @@ static void dfa_deinit(dfa *d)
     mem_free(d->stamp);
     mem_free(d->stack);
     mem_free(d->found);
+    mem_free(d->edges);
 }
 
 calla_status build_finish(builder *b, automaton *out, calla_error *err)
@@ -446,9 +467,9 @@ calla_status build_finish(builder *b, automaton *out, calla_error *err)
     for (uint32_t r = 0; r < b->n_rules && b->status == CALLA_OK; r++)
         make_rule(&d, r);
     if (b->status == CALLA_OK) {
-        find_needs(out);
+        find_needs(b, out);
         prune(out);
-        find_first(out);
+        find_first(b, out);
         check(b, out);
     }
     if (b->status == CALLA_OK) make_table(b, out);

@@ -9,7 +9,6 @@
 #define LENIENT_COUNT_MAX 1024u /* larger lengths are passed over where that is allowed */
 #define MEMBERS_MAX       2048u /* properties of one object */
 #define ONE_OF_MAX        64u   /* alternatives that are compared with each other */
-#define ANY_ORDER_MAX     8u    /* parameters that may come in any order */
 
 static uint32_t compile(builder *b, uint32_t from, const json_value *schema, bool raw);
 
@@ -196,6 +195,7 @@ static const json_value *find_ref(builder *b, const json_value *ref)
         const char *part = ++s;
         while (s < end && *s != '/')
             s++;
+        build_spend(b, 4 * (uint64_t)v->n_items); /* names are compared */
         v = pointer_step(v, part, (size_t)(s - part));
     }
     if (v == NULL)
@@ -220,6 +220,7 @@ static const json_value *schema_resolve(builder *b, const json_value *schema)
 /* The rule of a schema, built later by build_refs. */
 static uint32_t schema_rule(builder *b, const json_value *schema)
 {
+    build_spend(b, b->n_refs);
     for (uint32_t i = 0; i < b->n_refs; i++)
         if (b->refs[i].schema == schema && b->refs[i].style == b->style) return b->refs[i].rule;
     if (b->n_refs == b->cap_refs) {
@@ -356,6 +357,7 @@ static uint32_t compile_items(builder *b, uint32_t from, const json_value *items
 static uint32_t compile_item(builder *b, uint32_t from, const json_value *prefix,
                              const json_value *items, size_t i)
 {
+    if (prefix != NULL) build_spend(b, i);
     const json_value *own = json_at(prefix, i);
     if (own != NULL) {
         const size_t n_path = enter_index(b, "prefixItems", i);
@@ -445,6 +447,7 @@ static member *list_members(builder *b, const json_value *schema, const json_val
         if (r->type != JSON_STRING) malformed(b, "required", "an array of strings");
         while (i < *n && b->status == CALLA_OK && !is_named(r, m[i].name, m[i].n_name))
             i++;
+        build_spend(b, i);
         if (b->status != CALLA_OK) return NULL;
         if (i == *n && b->lenient && more != NULL && more->type == JSON_FALSE) continue;
         if (i == *n) m[(*n)++] = (member){r->text, r->n_text, more, false};
@@ -677,6 +680,23 @@ static uint32_t compile_types(builder *b, uint32_t from, const json_value *schem
 
 /* ---- Combinations ---- */
 
+/* The schema of a declared member that must be there; NULL: it is not such a one. */
+static const json_value *required_member(builder *b, const json_value *schema,
+                                         const json_value *name)
+{
+    const json_value *req = json_get(schema, "required"), *props = json_get(schema, "properties");
+    if (name->type != JSON_STRING || req == NULL || req->type != JSON_ARRAY || props == NULL ||
+        props->type != JSON_OBJECT)
+        return NULL;
+    build_spend(b, req->n_items + props->n_items);
+    const json_value *r = req->first, *p = props->first;
+    while (r != NULL && !is_named(r, name->text, name->n_text))
+        r = r->next;
+    while (p != NULL && (p->n_key != name->n_text || memcmp(p->key, name->text, p->n_key) != 0))
+        p = p->next;
+    return r != NULL ? p : NULL;
+}
+
 /* Is there a value that both admit? True when in doubt. */
 static bool overlap(builder *b, const json_value *x, const json_value *y, unsigned depth)
 {
@@ -696,15 +716,12 @@ static bool overlap(builder *b, const json_value *x, const json_value *y, unsign
     /* Objects: a member that both require tells them apart. */
     if (!json_is(json_get(x, "type"), "object") || !json_is(json_get(y, "type"), "object"))
         return true;
-    size_t nx = 0, ny = 0;
-    const member *mx = list_members(b, x, NULL, &nx), *my = list_members(b, y, NULL, &ny);
-    if (b->status != CALLA_OK) return true;
-    for (size_t i = 0; i < nx && depth < 4; i++)
-        for (size_t k = 0; k < ny; k++)
-            if (mx[i].required && my[k].required && mx[i].n_name == my[k].n_name &&
-                memcmp(mx[i].name, my[k].name, mx[i].n_name) == 0 && mx[i].schema != NULL &&
-                my[k].schema != NULL && !overlap(b, mx[i].schema, my[k].schema, depth + 1))
-                return false;
+    const json_value *req = json_get(x, "required");
+    if (req == NULL || req->type != JSON_ARRAY || depth == 4) return true;
+    for (const json_value *r = req->first; r != NULL && b->status == CALLA_OK; r = r->next) {
+        const json_value *mx = required_member(b, x, r), *my = required_member(b, y, r);
+        if (mx != NULL && my != NULL && !overlap(b, mx, my, depth + 1)) return false;
+    }
     return true;
 }
 
@@ -897,7 +914,7 @@ uint32_t build_parameters(builder *b, uint32_t from, const json_value *parameter
     if (b->strict) check_strict(b, more, m, n);
     if (b->status != CALLA_OK) return 0;
     drop_unwritable(b, m, &n);
-    if (n <= ANY_ORDER_MAX) return build_any_order(b, from, m, n);
+    if (n <= b->n_any_order) return build_any_order(b, from, m, n);
     for (size_t i = 0; i < n && b->status == CALLA_OK; i++) {
         const uint32_t to = build_parameter(b, from, &m[i]);
         if (!m[i].required) build_skip(b, from, to);

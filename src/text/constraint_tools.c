@@ -157,6 +157,24 @@ static void build_tool(builder *b, uint32_t from, uint32_t to, const json_value 
         err_prefix(&b->error, b->status, "tool \"%.64s\"", name->text);
 }
 
+/* So many sets of parameters for all tools together: beyond, those with many have the schema's
+ * order. */
+#define ANY_ORDER_SETS 8192u
+
+static void limit_any_order(builder *b, const json_value *tools)
+{
+    for (;; b->n_any_order--) {
+        uint64_t n_sets = 0;
+        for (const json_value *t = tools->first; t != NULL; t = t->next) {
+            const json_value *inner = json_get(t, "function");
+            const json_value *p =
+                json_get(json_get(inner != NULL ? inner : t, "parameters"), "properties");
+            if (p != NULL && p->n_items <= b->n_any_order) n_sets += 1u << p->n_items;
+        }
+        if (n_sets <= ANY_ORDER_SETS || b->n_any_order == 1) return;
+    }
+}
+
 /* From the newline before a name to the one behind "</function>". */
 static void build_functions(builder *b, uint32_t from, uint32_t to,
                             const constraint_tool_options *o)
@@ -166,6 +184,7 @@ static void build_functions(builder *b, uint32_t from, uint32_t to,
         build_fail(b, CALLA_ERR_ARGUMENT, "tools must be an array");
         return;
     }
+    limit_any_order(b, o->tools);
     for (const json_value *t = o->tools->first; t != NULL && b->status == CALLA_OK; t = t->next) {
         const json_value *inner = json_get(t, "function");
         const json_value *tool = inner != NULL ? inner : t;

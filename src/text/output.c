@@ -147,6 +147,7 @@ static void take_text(output_parser *p)
     case TAG_END_THINK:
         if (p->after_call && m->first == TAG_THINK) settle_gap(p);
         p->reasoning = m->first == TAG_THINK;
+        p->no_calls = p->no_calls && p->reasoning;
         p->led = false;
         p->line_start = true;
         take(p, m->at);
@@ -235,6 +236,10 @@ static bool step_value(output_parser *p)
         take_value(p);
         return true;
     }
+    if (f == FOUND_MORE && p->truncated) { /* half a tag is no part of a value that was cut off */
+        take(p, n);
+        return true;
+    }
     /* One newline in front of the end is not the value's. */
     if (n > 1 || *at(p, 0) != '\n' || !p->eof) output_value_put(p, at(p, 0), 1);
     take(p, 1);
@@ -318,6 +323,7 @@ calla_status output_parser_create(output_parser **out, const output_options *opt
     if (p == NULL) return err_set(err, CALLA_ERR_MEMORY, "out of memory for an output parser");
     p->o = *options;
     p->reasoning = options->start_in_reasoning;
+    p->no_calls = options->start_in_reasoning && options->call_after_reasoning;
     p->line_start = true;
     *out = p;
     return CALLA_OK;

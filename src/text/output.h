@@ -55,7 +55,10 @@ typedef struct output_options {
     bool start_in_reasoning; /* from the rendered prompt: its last <think> is still open */
     const json_value *tools; /* array of tools as in the request ({"type": "function", "function":
                                 {...}}, or the inner object); NULL: tags of tools are content */
-    output_fn on_event;      /* called from push and finish */
+    bool
+        call_after_reasoning; /* the reasoning that is open in the prompt has no calls: a constraint
+                                 begins behind it, and what stands in it is not held to it */
+    output_fn on_event;       /* called from push and finish */
     void *user;
 } output_options;
 

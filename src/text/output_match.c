@@ -117,7 +117,7 @@ static output_found match_end(output_match *m, span w, bool cut)
 static unsigned first_text_tags(const output_parser *p)
 {
     unsigned set = SET(TAG_THINK) | SET(TAG_END_THINK);
-    if (p->o.tools == NULL) return set;
+    if (p->o.tools == NULL || p->no_calls) return set;
     set |= SET(TAG_CALL);
     if (!p->reasoning && p->line_start) set |= SET(TAG_FUNCTION);
     if (p->after_call && p->wrapper_open) set |= SET(TAG_END_CALL);

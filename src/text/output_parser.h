@@ -74,6 +74,7 @@ struct output_parser {
     /* Text. Index of the arrays: the part, 0 reasoning, 1 content. */
     size_t n_newlines[2]; /* held */
     bool begun[2];        /* something was emitted */
+    bool no_calls;        /* so far; see call_after_reasoning */
     bool led;             /* something was emitted since the reasoning (re)opened */
     bool line_start;      /* only blanks since the last newline */
     bool after_call;      /* only white space since the last call */

@@ -47,6 +47,7 @@ run serve --help; is 'serve --help' 0 $rc; has 'serve --help' '--api-key-file FI
 refuses 2 "expected a size like 512M or 4G, found '4X'" serve --cache-ram 4X
 refuses 2 'expected a whole number from 0 to 65535' serve --port 70000
 refuses 2 "expected a whole number from 1 to 64, found '0'" serve --parallel 0
+refuses 1 '--ctx is 2000000, expected at most' serve --ctx 2000000 --log-level error
 
 # ---- Answers ----
 start
@@ -61,12 +62,15 @@ a=$(ask "$url" GET /nowhere); has nowhere '404 Not Found' "$a"
 a=$(ask "$url" GET /health '' 'Origin: http://evil.example'); has 'open to all' '200 OK' "$a"
 a=$(ask "$url" GET /v1/models '' 'Origin: http://evil.example'); has origin '403 Forbidden' "$a"
 a=$(printf 'GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n' | ask "$url"); has rebinding '403 Forbidden' "$a"
+a=$(printf 'GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' | ask "$url"); has 'rebinding, absolute' '403 Forbidden' "$a"
+a=$(printf 'GET http://localhost/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' | ask "$url"); has 'absolute' '"id":"nano"' "$a"
 a=$(printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n' | ask "$url"); has '1 GB' ' 413 ' "$a"
 
 # A client that goes stops its generation.
 ASK_BYTES=2000 ask "$url" POST /v1/completions "$long" >"$tmp/cut"
 has 'cut' 'data: ' "$(cat "$tmp/cut")"
 await '"stream":true,"gone":true' 'the client went'
+await '"stop":"cancelled"' 'and the log says so'
 a=$(ask "$url" GET /metrics)
 has metrics 'calla_clients_gone_total 1' "$a"
 has metrics 'calla_generations_total{end="cancelled"} 1' "$a"
@@ -99,15 +103,31 @@ has 'prompts in the log' 'a a a a' "$log"
 has 'text' ' POST /v1/completions 200 ' "$log"
 if ask "$url" GET /health >/dev/null; then fail 'after the end' 'still answers'; else pass; fi
 
-# No time to drain: cut off, still in order.
-: >"$tmp/a"
-start --drain-seconds 0
+# No time to drain: every client is told, in its API's words.
+message='{"messages":[{"role":"user","content":"Hello!"}],"max_tokens":20000,"stream":true}'
+: >"$tmp/a"; : >"$tmp/b"; : >"$tmp/c"
+start --drain-seconds 0 --parallel 1
 ask "$url" POST /v1/completions "$long" >"$tmp/a" &
 first=$!
 tries=0
 while ! grep -q 'data: ' "$tmp/a" && [ $tries -lt 400 ]; do sleep 0.01; tries=$((tries + 1)); done
+ask "$url" POST /v1/messages "$message" >"$tmp/b" & # waits behind it
+second=$!
+ask "$url" POST /v1/chat/completions "$hello" >"$tmp/c" & # this too
+third=$!
+tries=0
+while ! ask "$url" GET /metrics | grep -q '^calla_queue_length 2' && [ $tries -lt 400 ]; do
+    sleep 0.01
+    tries=$((tries + 1))
+done
 stop INT; is 'INT' 0 $rc
-wait $first
+wait $first; wait $second; wait $third
+has 'cut off: OpenAI' '"code":"shutting_down"' "$(tail -n 20 "$tmp/a")"
+has 'cut off: Anthropic' 'event: error' "$(cat "$tmp/b")"
+has 'cut off: Anthropic' '"type":"overloaded_error"' "$(cat "$tmp/b")"
+has 'cut off: whole' '503 Service Unavailable' "$(cat "$tmp/c")"
+has 'cut off: whole' '"code":"shutting_down"' "$(cat "$tmp/c")"
+has 'cut off: log' '"stop":"error"' "$log"
 
 # ---- Keys, a Unix socket, traces ----
 printf '# comment\n\nkey-one\nkey-two\n' >"$tmp/keys"; chmod 600 "$tmp/keys"

@@ -3,9 +3,8 @@
  * In:  one JSON object a line: messages, tools (optional), kwargs (the template's variables).
  * Out: one JSON object a line: {"rendered": TEXT} or {"error": SENTENCE, "code": NUMBER}.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include "oracle/lines.h"
 #include "text/chat.h"
 
 static bool flag(const json_value *kwargs, const char *name, json_type type)
@@ -46,19 +45,5 @@ static bool render_line(strbuf *line, const char *text, size_t n)
 
 int main(void)
 {
-    strbuf in = {0}, line = {0};
-    int c, rc = EXIT_SUCCESS;
-    while (rc == EXIT_SUCCESS && (c = getchar()) != EOF) {
-        if (c != '\n') {
-            (void)strbuf_putc(&in, (char)c);
-            continue;
-        }
-        if (in.failed || !render_line(&line, in.data, in.len) ||
-            fwrite(line.data, 1, line.len, stdout) != line.len)
-            rc = EXIT_FAILURE;
-        strbuf_clear(&in);
-    }
-    strbuf_deinit(&in);
-    strbuf_deinit(&line);
-    return rc;
+    return answer_lines(render_line);
 }

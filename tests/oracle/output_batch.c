@@ -3,9 +3,8 @@
  * In:  one JSON object a line: output, tools (array or null), reasoning, truncated (booleans).
  * Out: one JSON object a line: reasoning, content, calls: [{name, arguments (text), complete}].
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include "oracle/lines.h"
 #include "text/output.h"
 
 static bool flag(const json_value *v, const char *name)
@@ -62,19 +61,5 @@ static bool parse_line(strbuf *line, const char *text, size_t n)
 
 int main(void)
 {
-    strbuf in = {0}, line = {0};
-    int c, rc = EXIT_SUCCESS;
-    while (rc == EXIT_SUCCESS && (c = getchar()) != EOF) {
-        if (c != '\n') {
-            (void)strbuf_putc(&in, (char)c);
-            continue;
-        }
-        if (in.failed || !parse_line(&line, in.data, in.len) ||
-            fwrite(line.data, 1, line.len, stdout) != line.len)
-            rc = EXIT_FAILURE;
-        strbuf_clear(&in);
-    }
-    strbuf_deinit(&in);
-    strbuf_deinit(&line);
-    return rc;
+    return answer_lines(parse_line);
 }

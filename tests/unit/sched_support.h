@@ -20,6 +20,7 @@ typedef struct heard {
     bool forced[HEARD_MAX], thinking[HEARD_MAX];
     float logprobs[HEARD_MAX];
     uint32_t n, n_progress, n_done_tokens, n_cached, n_done;
+    uint32_t admitted; /* the how manieth of this program */
     sched_result result;
     char message[512];
     uint32_t stop_after;   /* on_token says no after so many */
@@ -57,10 +58,12 @@ static inline void heard_hold(heard *h)
 
 static inline void heard_progress(void *user, uint32_t n_done, uint32_t n_total, uint32_t n_cached)
 {
+    static atomic_uint n_admitted;
     heard *h = user;
     (void)pthread_mutex_lock(&h->lock);
     assert_int_equal(h->n_done, 0);
     assert_int_equal(h->n, 0);
+    if (h->n_progress == 0) h->admitted = atomic_fetch_add(&n_admitted, 1) + 1;
     assert_true(n_done <= n_total && n_done >= n_cached);
     assert_true(h->n_progress == 0 ? n_done == n_cached : n_done > h->n_done_tokens);
     h->n_done_tokens = n_done;

@@ -238,7 +238,7 @@ static void test_errors(void **state)
         {"{\"type\":\"string\",\"pattern\":\"(\"}", CALLA_ERR_UNSUPPORTED, "without end"},
         {"{\"type\":\"string\",\"pattern\":\"a{99999}\"}", CALLA_ERR_UNSUPPORTED, "4096"},
         {"{\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){30}$\"}", CALLA_ERR_UNSUPPORTED,
-         "states"},
+         "too intricate"},
         {"{\"type\":\"string\",\"maxLength\":1000000}", CALLA_ERR_UNSUPPORTED, "\"maxLength\""},
         {"{\"type\":\"number\",\"minimum\":1e300}", CALLA_ERR_UNSUPPORTED, "nothing can satisfy"},
         {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", CALLA_ERR_UNSUPPORTED,
@@ -604,6 +604,126 @@ static void test_tool_errors(void **state)
     }
 }
 
+/* ---- Size ---- */
+
+/* A schema made of n pieces, "%zu" in each replaced by its number and by the one before. */
+static void put_pieces(strbuf *s, const char *head, const char *piece, const char *tail, size_t n)
+{
+    strbuf_clear(s);
+    (void)strbuf_puts(s, head);
+    for (size_t i = 0; i < n; i++) {
+        if (i != 0) (void)strbuf_putc(s, ',');
+        for (const char *c = piece; *c != '\0'; c++) {
+            if (*c == '@')
+                (void)strbuf_printf(s, "%zu", i);
+            else if (*c == '^')
+                (void)strbuf_printf(s, "%zu", i == 0 ? 0 : i - 1);
+            else
+                (void)strbuf_putc(s, *c);
+        }
+    }
+    (void)strbuf_puts(s, tail);
+}
+
+/* What would take seconds is given up for its work: in the automaton, in references, in names, in
+ * first bytes of rules. */
+static void test_too_intricate(void **state)
+{
+    static const struct {
+        const char *head, *piece, *tail;
+        size_t n;
+    } hard[] = {
+        {"{\"type\":\"string\",\"pattern\":\"", "\\\\w{0,200}[^a]{0,200}.{0,2000}", "\"}", 1},
+        {"{\"anyOf\":[", "{\"type\":\"string\",\"pattern\":\"@[a-z]{100}\"}", "]}", 400},
+        {"{\"type\":\"object\",\"properties\":{", "\"p@\":{\"type\":\"integer\"}", "}}", 2000},
+        {"{\"anyOf\":[{\"$ref\":\"#/$defs/d9999\"}],\"$defs\":{",
+         "\"d@\":{\"anyOf\":[{\"$ref\":\"#/$defs/d^\"},{\"type\":\"null\"}]}", "}}", 10000},
+        {"{\"type\":\"array\",\"prefixItems\":[", "{\"const\":@}", "]}", 12000},
+    };
+    strbuf s = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
+        constraint *c;
+        calla_error err = {0};
+        put_pieces(&s, hard[i].head, hard[i].piece, hard[i].tail, hard[i].n);
+        json_doc d = parse(s.data);
+        const calla_status st = constraint_json_schema(&c, d.root, false, &err);
+        if (st != CALLA_ERR_UNSUPPORTED || strstr(err.message, "too intricate") == NULL)
+            fail_msg("row %zu: status %d, \"%s\"", i, (int)st, err.message);
+        json_free(&d);
+    }
+    strbuf_deinit(&s);
+}
+
+/* What agents send: hundreds of tools, a few large objects, unions of some dozens. */
+static void test_large(void **state)
+{
+    static const char many[] =
+        "{\"name\":\"server_@__tool\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+        "\"path_@\":{\"type\":\"string\"},\"limit\":{\"type\":\"integer\",\"minimum\":0,"
+        "\"maximum\":"
+        "1000},\"mode\":{\"enum\":[\"alpha\",\"beta\",\"gamma\"]},\"deep\":{\"type\":\"boolean\"},"
+        "\"note\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},\"todos\":{\"type\":"
+        "\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"content\":{\"type\":\"string\"}"
+        ","
+        "\"status\":{\"type\":\"string\",\"enum\":[\"open\",\"done\"]}},\"required\":[\"content\"]}"
+        "}"
+        "},\"required\":[\"path_@\"]}}";
+    static const struct {
+        const char *head, *piece, *tail;
+        size_t n;
+    } fine[] = {
+        {"{\"type\":\"object\",\"properties\":{", "\"property_number_@\":{\"type\":\"string\"}",
+         "}}", 400},
+        {"{\"oneOf\":[",
+         "{\"type\":\"object\",\"properties\":{\"t\":{\"const\":\"t@\"},\"a\":{\"type\":\"string\"}"
+         ","
+         "\"b\":{\"type\":\"number\"},\"c\":{\"type\":\"array\"}},\"required\":[\"t\"]}",
+         "]}", 40},
+        {"{\"enum\":[", "\"value_@\"", "]}", 5000},
+    };
+    strbuf s = {0};
+    (void)state;
+    for (size_t n = 25; n <= 400; n *= 2) {
+        put_pieces(&s, "[", many, "]", n);
+        json_doc tools = parse(s.data);
+        constraint *c = make_tools(tools.root, NULL, true, CONSTRAINT_TOOLS_REQUIRED);
+        assert_true(
+            accepts(c, CALL("server_7__tool", PARAM("path_7", "a\nb") PARAM("limit", "12"))));
+        assert_false(accepts(c, CALL("server_7__tool", PARAM("path_8", "a"))));
+        print_message("  %zu tools: %u states, %u bytes\n", n, constraint_n_states(c),
+                      (unsigned)constraint_bytes(c));
+        constraint_destroy(c);
+        json_free(&tools);
+    }
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        put_pieces(&s, fine[i].head, fine[i].piece, fine[i].tail, fine[i].n);
+        constraint_destroy(make(s.data));
+    }
+    strbuf_deinit(&s);
+}
+
+/* Few tools: any order. So many that the orders would be too many: the schema's, and the call still
+ * parses. */
+static void test_orders(void **state)
+{
+    static const char eight[] =
+        "{\"name\":\"t@\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},"
+        "\"c\":{},\"d\":{},\"e\":{},\"f\":{},\"g\":{},\"h\":{}}}}";
+    strbuf s = {0};
+    (void)state;
+    for (size_t n = 32; n <= 33; n++) {
+        put_pieces(&s, "[", eight, "]", n);
+        json_doc tools = parse(s.data);
+        constraint *c = make_tools(tools.root, NULL, true, CONSTRAINT_TOOLS_REQUIRED);
+        assert_true(accepts(c, CALL("t3", PARAM("a", "x") PARAM("h", "y"))));
+        assert_int_equal(accepts(c, CALL("t3", PARAM("h", "y") PARAM("a", "x"))), n == 32);
+        constraint_destroy(c);
+        json_free(&tools);
+    }
+    strbuf_deinit(&s);
+}
+
 /* ---- Memory ---- */
 
 static void test_memory(void **state)
@@ -645,7 +765,8 @@ int main(void)
         cmocka_unit_test(test_depth),      cmocka_unit_test(test_ambiguity),
         cmocka_unit_test(test_walks),      cmocka_unit_test(test_tool_walks),
         cmocka_unit_test(test_tool_table), cmocka_unit_test(test_tool_errors),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_too_intricate),
+        cmocka_unit_test(test_large),      cmocka_unit_test(test_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,14 @@ static const good goods[] = {
      "[" U ", {\"role\": \"assistant\", \"content\": \"x\"}]", true},
 };
 
+static bool normalize(normal_chat *c, const json_value *messages, const int32_t *origin,
+                      api_error *e)
+{
+    const normal_source from = {
+        .messages = messages, .name = origin != NULL ? "input" : "messages", .origin = origin};
+    return normalize_messages(c, &from, e);
+}
+
 static void run_good(const good *g)
 {
     json_doc doc;
@@ -88,7 +96,7 @@ static void run_good(const good *g)
     strbuf out = {0};
     if (json_parse(&doc, g->in, strlen(g->in), NULL, &err) != CALLA_OK)
         fail_msg("%s: %s", g->in, err.message);
-    if (!normalize_messages(&c, doc.root, &e)) fail_msg("%s: %s", g->in, e.message);
+    if (!normalize(&c, doc.root, NULL, &e)) fail_msg("%s: %s", g->in, e.message);
     assert_true(json_write(&out, c.messages));
     assert_string_equal(out.data, g->out);
     assert_int_equal(c.continues, g->continues);
@@ -114,6 +122,12 @@ typedef struct bad {
 static const bad bads[] = {
     {"{}", "messages"},
     {"[]", "messages"},
+    {"[{\"role\":\"system\",\"content\":\"x\"}]", "messages"},
+    {"[{\"role\":\"assistant\",\"content\":\"x\"}]", "messages"},
+    /* A message of the system behind it is no excuse, and is not to blame. */
+    {"[" U ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\"}]},"
+     "{\"role\":\"system\",\"content\":\"x\"}]",
+     "messages[1]"},
     {"\"x\"", "messages"},
     {"[1]", "messages[0]"},
     {"[" U ",null]", "messages[1]"},
@@ -148,7 +162,7 @@ static const bad bads[] = {
     {CALL("{\"function\":{\"name\":\"a b\"}}"), F ".name"},
     {CALL("{\"function\":{\"name\":\"a>\"}}"), F ".name"},
     {CALL("{\"function\":{\"name\":\"a\\u0000b\"}}"), F ".name"},
-    {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\"}}"), F ".arguments"},
+    {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{]\"}}"), F ".arguments"},
     {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}"), F ".arguments"},
     {CALL("{\"function\":{\"name\":\"f\",\"arguments\":3}}"), F ".arguments"},
     {"[" U ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]",
@@ -166,11 +180,37 @@ static void test_bad(void **state)
         api_error e;
         normal_chat c;
         assert_int_equal(json_parse(&doc, bads[i].in, strlen(bads[i].in), NULL, NULL), CALLA_OK);
-        if (normalize_messages(&c, doc.root, &e)) fail_msg("accepted: %s", bads[i].in);
+        if (normalize(&c, doc.root, NULL, &e)) fail_msg("accepted: %s", bads[i].in);
         assert_int_equal(e.status, 400);
         assert_string_equal(e.param, bads[i].param);
         assert_memory_equal(e.message, bads[i].param, strlen(bads[i].param));
         assert_null(c.messages);
+        json_free(&doc);
+    }
+}
+
+/* What was made from another API's items is named by them. */
+static void test_origin(void **state)
+{
+    static const int32_t origin[] = {0, 7, 9};
+    static const bad made[] = {
+        {"[{\"role\":\"system\"},{\"role\":\"tool\"}]", "input[7]"},
+        {"[" U ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\"}]},"
+         "{\"role\":\"system\",\"content\":\"x\"}]",
+         "input[7]"},
+        {"[" U ",{\"role\":\"user\",\"content\":1}]", "input[7]"},
+        {"[{\"role\":\"system\"},{\"role\":\"assistant\",\"content\":\"x\"}]", "input"},
+        {"[]", "input"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        json_doc doc;
+        api_error e;
+        normal_chat c;
+        assert_int_equal(json_parse(&doc, made[i].in, strlen(made[i].in), NULL, NULL), CALLA_OK);
+        if (normalize(&c, doc.root, origin, &e)) fail_msg("accepted: %s", made[i].in);
+        assert_string_equal(e.param, made[i].param);
+        assert_memory_equal(e.message, made[i].param, strlen(made[i].param));
         json_free(&doc);
     }
 }
@@ -201,19 +241,28 @@ static void test_tools(void **state)
 {
     static const char fine[] = "[{\"type\":\"function\",\"function\":{\"name\":\"a.b-c_D\","
                                "\"parameters\":null,\"strict\":true,\"x\":1}}]";
+    static const tool_places own = {.flat = false};
     json_doc doc;
     api_error e;
     (void)state;
     for (size_t i = 0; i < sizeof bad_tools / sizeof *bad_tools; i++) {
         const char *in = bad_tools[i].in;
         assert_int_equal(json_parse(&doc, in, strlen(in), NULL, NULL), CALLA_OK);
-        if (normalize_tools(doc.root, &e)) fail_msg("accepted: %s", in);
+        if (normalize_tools(doc.root, &own, &e)) fail_msg("accepted: %s", in);
         assert_string_equal(e.param, bad_tools[i].param);
         json_free(&doc);
     }
     assert_int_equal(json_parse(&doc, fine, strlen(fine), NULL, NULL), CALLA_OK);
-    assert_true(normalize_tools(doc.root, &e));
-    assert_true(normalize_tools(NULL, &e));
+    assert_true(normalize_tools(doc.root, &own, &e));
+    assert_true(normalize_tools(NULL, &own, &e));
+    json_free(&doc);
+    /* The last of the table, made from a flat list whose first two were left out. */
+    static const int32_t origin[] = {2, 3};
+    const tool_places made = {.flat = true, .origin = origin};
+    const char *twice = bad_tools[sizeof bad_tools / sizeof *bad_tools - 1].in;
+    assert_int_equal(json_parse(&doc, twice, strlen(twice), NULL, NULL), CALLA_OK);
+    assert_false(normalize_tools(doc.root, &made, &e));
+    assert_string_equal(e.param, "tools[3].name");
     json_free(&doc);
 }
 
@@ -229,7 +278,7 @@ static void test_memory(void **state)
             normal_chat c;
             assert_true(k < 1000);
             mem_fail_after(k);
-            const bool ok = normalize_messages(&c, doc.root, &e);
+            const bool ok = normalize(&c, doc.root, NULL, &e);
             mem_fail_after(-1);
             if (ok) {
                 normalize_deinit(&c);
@@ -244,10 +293,8 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),
-        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_good),  cmocka_unit_test(test_bad),    cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_tools), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

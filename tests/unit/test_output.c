@@ -28,6 +28,7 @@ static int free_tools(void **state)
 static void collect(output_result *r, const check_input *in)
 {
     const output_options o = {.start_in_reasoning = in->reasoning,
+                              .call_after_reasoning = in->after,
                               .tools = in->tools,
                               .on_event = output_result_event,
                               .user = r};
@@ -72,6 +73,7 @@ static void every_cut(const char *name, const check_input *in)
     if (whole.fault != NULL) fail_msg("%s: %s", name, whole.fault);
     for (size_t i = 0; i <= in->n; i++) {
         const output_options o = {.start_in_reasoning = in->reasoning,
+                                  .call_after_reasoning = in->after,
                                   .tools = in->tools,
                                   .on_event = check_event,
                                   .user = &cut};
@@ -142,7 +144,8 @@ static void test_golden(void **state)
  * call that is not complete (arguments closed). */
 
 typedef struct rule {
-    const char *start; /* "r": in reasoning, "-": without tools, "t": truncated */
+    const char
+        *start; /* "r": in reasoning, "-": without tools, "t": truncated, "c": calls after it */
     const char *output, *want;
 } rule;
 
@@ -240,6 +243,21 @@ static const rule rules[] = {
      "||!get_weather{\"days\": 12, \"city\": \"P\"}"},
     {"t", OPEN("days") "12\n</parameter>\n</function>", "||get_weather{\"days\": 12}"},
     {"t", OPEN("city") "a\n</function>", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a\n</para", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a</parameter", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a\n</", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a\n<", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a\n</parameter>\nb</tool",
+     "||!get_weather{\"city\": "
+     "\"a\\n</parameter>\\nb\"}"},
+    {"t", OPEN("city") "a\n<parameter=da", "||!get_weather{\"city\": \"a\"}"},
+    {"t", OPEN("city") "a <param", "||!get_weather{\"city\": \"a <param\"}"},
+    {"t", OPEN("city") "a\n</pb", "||!get_weather{\"city\": \"a\\n</pb\"}"},
+    {"t", OPEN("days") "12\n</par", "||!get_weather{\"days\": \"12\"}"},
+    /* A constraint that begins behind the reasoning: no calls before. */
+    {"rc", "a\n" CALL("") "\nb</think>" CALL(""), "a\n" CALL("") "\nb||get_weather{}"},
+    {"rc", "a</think>b<think>c\n" CALL(""), "ac|b|get_weather{}"},
+    {"c", "a<think>b\n" CALL(""), "b|a|get_weather{}"},
     {"", "<tool_call>\n<function=get_weather>\n<param", "||!get_weather{}"},
     {"", "<tool_call>\n<function=get_weather>\n<parameter=ci", "||!get_weather{}"},
     /* Calls as JSON. */
@@ -277,6 +295,7 @@ static check_input rule_input(const rule *r)
                          .n = strlen(r->output),
                          .tools = strchr(r->start, '-') ? NULL : tools_doc.root,
                          .reasoning = strchr(r->start, 'r') != NULL,
+                         .after = strchr(r->start, 'c') != NULL,
                          .truncated = strchr(r->start, 't') != NULL};
 }
 

@@ -327,12 +327,11 @@ static void test_company_leaves(void **state)
 }
 
 /* While one generates, a long prompt comes in pieces: both go on. */
-static void test_pieces(void **state)
+static void check_pieces(uint32_t piece_tokens, uint32_t n_pieces)
 {
-    (void)state;
     calla_engine *e = fake_engine(256);
-    scheduler *s =
-        make_scheduler(e, (scheduler_options){.n_parallel = 2, .n_ctx = 1000, .piece_tokens = 10});
+    scheduler *s = make_scheduler(
+        e, (scheduler_options){.n_parallel = 2, .n_ctx = 1000, .piece_tokens = piece_tokens});
     heard *a = heard_new(), *b = heard_new();
     a->hold_at = 2;
     sched_request ra = heard_request(a, ids, 10, 200), rb = heard_request(b, ids + 5, 500, 4);
@@ -342,7 +341,7 @@ static void test_pieces(void **state)
     heard_release(a);
     heard_wait_done(a);
     heard_wait_done(b);
-    assert_int_equal(b->n_progress, 51); /* 500 in tens, and the beginning */
+    assert_int_equal(b->n_progress, 1 + n_pieces); /* the beginning too */
     sched_stats st;
     scheduler_stats(s, &st);
     assert_true(st.n_steps <= 1 + 199 + 1);
@@ -350,6 +349,13 @@ static void test_pieces(void **state)
     heard_free(b);
     scheduler_destroy(s);
     calla_engine_destroy(e);
+}
+
+static void test_pieces(void **state)
+{
+    (void)state;
+    check_pieces(10, 50);
+    check_pieces(0, 11); /* of 48, the null device's choice */
 }
 
 /* ---- Queue, cancelling, ending ---- */
@@ -395,6 +401,207 @@ static void test_queue(void **state)
     scheduler_destroy(s);
     for (uint32_t i = 0; i < 4; i++)
         heard_free(h[i]);
+    calla_engine_destroy(e);
+}
+
+/* Shutting down: nobody there has asked for the end, so it is a failure and says why. */
+static void test_abort(void **state)
+{
+    (void)state;
+    calla_engine *e = fake_engine(64);
+    calla_error err;
+    scheduler *s = make_scheduler(e, (scheduler_options){.n_ctx = 200});
+    heard *h[3];
+    sched_request r;
+    for (uint32_t i = 0; i < 3; i++) {
+        h[i] = heard_new();
+        h[i]->hold_at = i == 0;
+        r = heard_request(h[i], ids + i, 20, 50);
+        submit(s, &r);
+        if (i == 0) heard_wait_hold(h[0]);
+    }
+    scheduler_cancel(s, h[2]->ticket);
+    scheduler_abort(s);
+    sched_ticket t;
+    assert_int_equal(scheduler_submit(s, &r, &t, &err), CALLA_ERR_CANCELLED);
+    heard_release(h[0]);
+    assert_true(scheduler_drain(s, 10.0));
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(h[i]->n_done, 1);
+        assert_int_equal(h[i]->result.status, CALLA_ERR_CANCELLED);
+        assert_string_equal(h[i]->result.message, "the scheduler is shutting down");
+    }
+    assert_in_range(h[0]->n, 1, 2);
+    assert_int_equal(h[2]->n_done, 1); /* its client has gone */
+    assert_int_equal(h[2]->result.status, CALLA_OK);
+    assert_int_equal(h[2]->result.stop, CALLA_STOP_CANCELLED);
+    scheduler_destroy(s);
+    for (uint32_t i = 0; i < 3; i++)
+        heard_free(h[i]);
+    calla_engine_destroy(e);
+}
+
+/* ---- The order of service ---- */
+
+/* First come, first served, whatever the requests are. */
+static void test_order(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(
+        e, (scheduler_options){.n_parallel = 3, .n_ctx = 900, .cache_ram_bytes = MIB});
+    heard *h[N];
+    for (uint32_t i = 0; i < N; i++) {
+        h[i] = heard_new();
+        h[i]->hold_at = i == 0;
+        const sched_request r =
+            heard_request(h[i], ids + 11 * i, 20 + draw(200), 1 + draw(i % 7 == 0 ? 100 : 10));
+        submit(s, &r);
+        if (i == 0) heard_wait_hold(h[0]);
+    }
+    heard_release(h[0]);
+    for (uint32_t i = 0; i < N; i++) {
+        heard_wait_done(h[i]);
+        assert_int_equal(h[i]->admitted, h[0]->admitted + i);
+        heard_free(h[i]);
+    }
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
+/* One that waits for another's prompt is not passed by more than n_parallel younger ones. */
+static void test_passing(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    static const uint32_t boundaries[] = {700};
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(
+        e, (scheduler_options){
+               .n_parallel = 2, .n_ctx = 900, .piece_tokens = 5, .cache_ram_bytes = MIB});
+    heard *first = heard_new(), *second = heard_new(), *h[N];
+    int32_t text[800];
+    memcpy(text, ids, sizeof text);
+    text[720]++;
+    first->hold_prefill = 5;
+    sched_request r = heard_request(first, ids, 800, 4),
+                  waits = heard_request(second, text, 800, 4);
+    r.boundaries = waits.boundaries = boundaries;
+    r.n_boundaries = waits.n_boundaries = 1;
+    submit(s, &r);
+    heard_wait_hold(first);
+    submit(s, &waits);
+    for (uint32_t i = 0; i < N; i++) {
+        h[i] = heard_new();
+        r = heard_request(h[i], ids + 40 + 10 * i, 6, 20);
+        submit(s, &r);
+    }
+    heard_release(first);
+    heard_wait_done(second);
+    uint32_t n_passed = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        heard_wait_done(h[i]);
+        n_passed += h[i]->admitted < second->admitted;
+        heard_free(h[i]);
+    }
+    assert_int_equal(n_passed, 2);
+    spoken want;
+    speak(e, &waits, 900, &want);
+    assert_said(second, &want);
+    heard_wait_done(first);
+    heard_free(first);
+    heard_free(second);
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
+/* Where no state can be kept, nothing is gained by waiting. */
+static void test_no_wait(void **state)
+{
+    (void)state;
+    calla_engine *e = fake_engine(64);
+    scheduler *s =
+        make_scheduler(e, (scheduler_options){.n_parallel = 2, .n_ctx = 900, .cache_ram_bytes = 7});
+    heard *a = heard_new(), *b = heard_new();
+    a->hold_prefill = 64;
+    sched_request r = heard_request(a, ids, 800, 4);
+    submit(s, &r);
+    heard_wait_hold(a);
+    b->hold_prefill = 1;
+    r = heard_request(b, ids, 800, 4);
+    submit(s, &r);
+    heard_release(a);
+    heard_wait_hold(b);
+    assert_true(a->n_done_tokens < 799); /* the worker is held */
+    heard_release(b);
+    heard_wait_done(a);
+    heard_wait_done(b);
+    heard_free(a);
+    heard_free(b);
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
+typedef struct turns {
+    heard *h;
+    const executor *ex;
+    uint64_t last, longest; /* run() calls from a piece to the next */
+} turns;
+
+static void turns_progress(void *user, uint32_t n_done, uint32_t n_total, uint32_t n_cached)
+{
+    turns *t = user;
+    const uint64_t now = exec_null_runs(t->ex);
+    if (n_done != n_cached && now - t->last > t->longest) t->longest = now - t->last;
+    t->last = now;
+    heard_progress(t->h, n_done, n_total, n_cached);
+}
+
+static bool turns_token(void *user, const sched_token *token)
+{
+    return heard_token(((turns *)user)->h, token);
+}
+
+static void turns_done(void *user, const sched_result *r)
+{
+    heard_done(((turns *)user)->h, r);
+}
+
+/* Prompts of any length take turns, beside one that generates. */
+static void test_prompt_turns(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(
+        e, (scheduler_options){.n_parallel = N + 1, .n_ctx = 900, .piece_tokens = 16});
+    heard *talker = heard_new();
+    talker->hold_at = 1;
+    sched_request r = heard_request(talker, ids, 10, 400);
+    submit(s, &r);
+    heard_wait_hold(talker);
+    turns t[N];
+    for (uint32_t i = 0; i < N; i++) {
+        t[i] = (turns){.h = heard_new(), .ex = e->ex};
+        r = heard_request(t[i].h, ids + i, i == 2 ? 30 : 790, 3);
+        r.user = &t[i];
+        r.on_progress = turns_progress;
+        r.on_token = turns_token;
+        r.on_done = turns_done;
+        sched_ticket ticket;
+        calla_error err;
+        assert_int_equal(scheduler_submit(s, &r, &ticket, &err), CALLA_OK);
+    }
+    heard_release(talker);
+    for (uint32_t i = 0; i < N; i++) {
+        heard_wait_done(t[i].h);
+        assert_in_range(t[i].longest, 1, N);
+        heard_free(t[i].h);
+    }
+    heard_wait_done(talker);
+    heard_free(talker);
+    scheduler_destroy(s);
     calla_engine_destroy(e);
 }
 
@@ -474,6 +681,8 @@ static void test_faults(void **state)
         submit(s, &ra);
         heard_wait_hold(a);
         submit(s, &rb);
+        sched_request rc = heard_request(c, ids, 100, 50); /* waits */
+        submit(s, &rc);
         exec_null_fail(e->ex, broken ? NULL_FAULT_BROKEN : NULL_FAULT_CLEAN, 3);
         heard_release(a);
         heard_wait_done(a);
@@ -483,9 +692,8 @@ static void test_faults(void **state)
             assert_int_equal(h->result.status, CALLA_ERR_INTERNAL);
             assert_string_equal(h->result.message, "the null device failed as arranged");
         }
-        sched_request rc = heard_request(c, ids, 100, 50); /* the next one is well */
-        ask(s, &rc);
-        spoken want;
+        spoken want; /* the next one is well */
+        heard_wait_done(c);
         speak(e, &rc, 400, &want);
         assert_said(c, &want);
         assert_int_equal(c->result.n_cached, 0); /* and finds nothing of the failed ones */
@@ -498,6 +706,100 @@ static void test_faults(void **state)
         heard_free(c);
         scheduler_destroy(s);
     }
+    calla_engine_destroy(e);
+}
+
+static bool says(const spoken *a, int32_t id)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < a->n; i++)
+        found = found || a->ids[i] == id;
+    return found;
+}
+
+/* A segment that the executor refuses ends its own request, not those beside it. */
+static void test_refused_segment(void **state)
+{
+    (void)state;
+    calla_engine *e = fake_engine(64);
+    int32_t text[3][100], bad = 96;
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t i = 0; i < 100; i++)
+            text[k][i] = ids[100 * k + i] % 90;
+    heard *h[3];
+    sched_request r[3];
+    spoken want[3];
+    for (uint32_t k = 0; k < 3; k++) {
+        h[k] = heard_new();
+        r[k] = heard_request(h[k], text[k], 100, 20);
+        speak(e, &r[k], 400, &want[k]);
+    }
+    while (says(&want[0], bad) || says(&want[1], bad))
+        bad--;
+    assert_true(bad >= 90);
+    text[2][70] = bad;
+    const calla_status statuses[] = {CALLA_ERR_FULL, CALLA_ERR_ARGUMENT};
+    for (uint32_t i = 0; i < 2; i++) {
+        scheduler *s = make_scheduler(
+            e, (scheduler_options){.n_parallel = 3, .n_ctx = 400, .cache_ram_bytes = MIB});
+        h[0]->hold_at = 2;
+        submit(s, &r[0]);
+        heard_wait_hold(h[0]);
+        submit(s, &r[1]);
+        submit(s, &r[2]);
+        exec_null_refuse(e->ex, bad, statuses[i]);
+        heard_release(h[0]);
+        for (uint32_t k = 0; k < 3; k++)
+            heard_wait_done(h[k]);
+        assert_said(h[0], &want[0]);
+        assert_said(h[1], &want[1]);
+        assert_int_equal(h[2]->result.status, statuses[i]);
+        assert_string_equal(h[2]->message, "segment 0 is refused as arranged");
+        exec_null_refuse(e->ex, -1, CALLA_OK);
+        sched_stats st;
+        scheduler_stats(s, &st);
+        assert_int_equal(st.n_failed, 1);
+        assert_int_equal(st.n_finished, 2);
+        assert_int_equal(st.n_timelines, 2);
+        scheduler_destroy(s);
+        for (uint32_t k = 0; k < 3; k++) {
+            heard_free(h[k]);
+            h[k] = heard_new();
+            r[k].user = h[k];
+        }
+    }
+    for (uint32_t k = 0; k < 3; k++)
+        heard_free(h[k]);
+    calla_engine_destroy(e);
+}
+
+static void count_line(void *user, calla_log_level level, const char *line)
+{
+    assert_int_equal(level, CALLA_LOG_WARN);
+    assert_non_null(strstr(line, "a conversation of 105 tokens is not kept"));
+    assert_non_null(strstr(line, "--cache-ram"));
+    ++*(int *)user;
+}
+
+/* What the cache cannot hold is said, once. */
+static void test_too_large_to_keep(void **state)
+{
+    (void)state;
+    int n_lines = 0;
+    calla_engine *e = fake_engine(64);
+    scheduler *s = make_scheduler(e, (scheduler_options){.n_ctx = 400, .cache_ram_bytes = 500});
+    e->log = count_line;
+    e->log_user = &n_lines;
+    const uint32_t n_prompt[] = {10, 101, 101, 10};
+    for (uint32_t i = 0; i < 4; i++) {
+        heard *h = heard_new();
+        sched_request r = heard_request(h, ids + i, n_prompt[i], 5);
+        ask(s, &r);
+        assert_int_equal(h->result.n_cached, 0);
+        heard_free(h);
+        assert_int_equal(n_lines, i != 0);
+    }
+    scheduler_destroy(s);
     calla_engine_destroy(e);
 }
 
@@ -1079,9 +1381,16 @@ int main(void)
         cmocka_unit_test(test_company_leaves),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_passing),
+        cmocka_unit_test(test_no_wait),
+        cmocka_unit_test(test_prompt_turns),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_destroy),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_refused_segment),
+        cmocka_unit_test(test_too_large_to_keep),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_bias),

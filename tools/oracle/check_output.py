@@ -21,6 +21,7 @@ NAME = r"[^\x00-\x20\x7f<>{}\"']{1,256}"
 KEY = r"(?=[^>]*[^>\s])[^<>\n\r]{1,256}"
 FUNCTION = rf"<function={NAME}>"
 PARAMETER = rf"<parameter={KEY}>"
+ENDINGS = ["</parameter>", "</function>", "</tool_call>"]
 TAIL_TAGS = ["<parameter=", "</function>", "</tool_call>", "<function="]
 
 
@@ -128,6 +129,14 @@ class Value:
         return None
 
 
+def half_ending(rest, newline):
+    """What is left when the output was cut inside an ending: no part of the value."""
+    if any(t.startswith(rest) for t in ENDINGS) and rest != "":
+        return True
+    return newline and ("<parameter=".startswith(rest) or
+                        re.fullmatch(r"<parameter=[^<>\r\n]{0,256}", rest) is not None)
+
+
 def plain(v):
     if isinstance(v, dict):
         return all(isinstance(k, str) and plain(x) for k, x in v.items())
@@ -184,6 +193,8 @@ class Parser:
                     return j, k, None
             if re.compile("</tool_call>" + GAP + r"\Z").match(s, k):
                 return j, len(s), not self.truncated
+            if self.truncated and half_ending(s[k:], k > j):
+                return j, len(s), False
         j = len(s) - 1 if s.endswith("\n") and len(s) > i else len(s)
         return j, len(s), not self.truncated
 

@@ -329,6 +329,7 @@ static void op_restore(executor *base, exec_seq *dst, const exec_seq *src, uint3
 
 static const exec_ops ops = {
     .name = "cpu",
+    .piece_tokens = 64,
     .destroy = op_destroy,
     .variant = op_variant,
     .n_threads = op_n_threads,
