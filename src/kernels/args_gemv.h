@@ -16,6 +16,11 @@ typedef struct gemv_args {
 } gemv_args;
 KARGS_SIZE(gemv_args, 16);
 
+typedef struct gemv_multi_args {
+    uint32_t rows, cols, n_tokens, flags;
+} gemv_multi_args;
+KARGS_SIZE(gemv_multi_args, 16);
+
 typedef struct gemv_router_args {
     uint32_t cols; /* hidden, % 64 == 0, <= 4096 */
     uint32_t n_experts, n_used;

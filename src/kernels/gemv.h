@@ -25,41 +25,83 @@ KFN uint stage_at4(uint i)
     return i ^ ((i >> 3) & 3u);
 }
 
-/* A group of 128 threads: x (times norm) of n columns, prepared for q4dot16, to stage
- * [n_padded]; sums of runs to sums [n_padded / 32]; zeros behind n. Returns the simdgroup's
- * partial of the mean square (rms_partial). */
-KFN float stage_q4(DPTR(const float) x, DPTR(const float) norm, bool has_norm, uint n,
-                   uint n_padded, TPTR(float) stage, TPTR(float) sums, uint tid)
+KFN float4 zero4()
 {
-    float square = 0.0f;
-    for (uint i = 4 * tid; i < n_padded; i += 512) {
-        float4 v;
-        v.x = 0.0f;
-        v.y = 0.0f;
-        v.z = 0.0f;
-        v.w = 0.0f;
-        if (i < n) {
-            v = ld16f(x, i);
-            if (has_norm) {
-                const float4 w = ld16f(norm, i);
-                square = KFMA(v.x, v.x, square);
-                square = KFMA(v.y, v.y, square);
-                square = KFMA(v.z, v.z, square);
-                square = KFMA(v.w, v.w, square);
-                v.x *= w.x;
-                v.y *= w.y;
-                v.z *= w.z;
-                v.w *= w.w;
-            }
-        }
-        float s = (v.x + v.y) + (v.z + v.w);
-        s = s + simd_xor_f32(s, 4);
-        s = s + simd_xor_f32(s, 2);
-        s = s + simd_xor_f32(s, 1);
-        if ((tid & 7u) == 0u) sums[i / 32] = s;
-        tg_st16f(stage, 4 * stage_at8(i / 4), q4_prepare(v, (i >> 2) & 1u));
+    float4 v;
+    v.x = 0.0f;
+    v.y = 0.0f;
+    v.z = 0.0f;
+    v.w = 0.0f;
+    return v;
+}
+
+KFN float add_squares(float4 v, float s)
+{
+    s = KFMA(v.x, v.x, s);
+    s = KFMA(v.y, v.y, s);
+    s = KFMA(v.z, v.z, s);
+    return KFMA(v.w, v.w, s);
+}
+
+KFN float4 times4(float4 v, float4 w)
+{
+    v.x *= w.x;
+    v.y *= w.y;
+    v.z *= w.z;
+    v.w *= w.w;
+    return v;
+}
+
+/* float4 number tid + threads j of a row of n columns, zeros behind it. */
+template <uint N> struct row_part {
+    float4 v[N];
+};
+
+template <uint N, bool FULL>
+KFN void row_load(THREF(row_part<N>) r, DPTR(const float) x, uint n, uint tid)
+{
+    UNROLL for (uint j = 0; j < N; j++)
+    {
+        const uint i = 4 * tid + 512 * j;
+        r.v[j] = zero4();
+        if (FULL || i < n) r.v[j] = ld16f(x, i);
     }
-    return has_norm ? simd_sum_f32(square) : 0.0f;
+}
+
+/* Four activations prepared for q4dot16, and the sum of their run. All lanes call. */
+KFN void stage_four(float4 v, uint i, TPTR(float) stage, TPTR(float) sums)
+{
+    float s = (v.x + v.y) + (v.z + v.w);
+    s = s + simd_xor_f32(s, 4);
+    s = s + simd_xor_f32(s, 2);
+    s = s + simd_xor_f32(s, 1);
+    if ((i & 31u) == 0u) sums[i / 32] = s;
+    tg_st16f(stage, 4 * stage_at8(i / 4), q4_prepare(v, (i >> 2) & 1u));
+}
+
+/* A group of 128 threads stages N * 512 columns of x times w: stage [512 N], sums [16 N]. Returns
+ * the simdgroup's partial of the mean square of x (rms_partial). */
+template <uint N, bool FULL>
+KFN float stage_normed(DPTR(const float) x, THREF(const row_part<N>) w, uint n, TPTR(float) stage,
+                       TPTR(float) sums, uint tid)
+{
+    row_part<N> r;
+    row_load<N, FULL>(r, x, n, tid);
+    float square = 0.0f;
+    UNROLL for (uint j = 0; j < N; j++)
+    {
+        square = add_squares(r.v[j], square);
+        stage_four(times4(r.v[j], w.v[j]), 4 * tid + 512 * j, stage, sums);
+    }
+    return simd_sum_f32(square);
+}
+
+template <uint N, bool FULL>
+KFN void stage_plain(DPTR(const float) x, uint n, TPTR(float) stage, TPTR(float) sums, uint tid)
+{
+    row_part<N> r;
+    row_load<N, FULL>(r, x, n, tid);
+    UNROLL for (uint j = 0; j < N; j++) stage_four(r.v[j], 4 * tid + 512 * j, stage, sums);
 }
 
 /* The lane's runs r0 + 32 c, c < C. */
@@ -84,44 +126,47 @@ KFN void unstage_q4(THREF(lane_f32<32 * C>) x, THREF(lane_f32<C>) sum, TPTR(floa
 
 /* ---- Rows ---- */
 
-/* A lane's part of C runs of a row. */
-template <uint C> struct q4_part {
-    uint4 w[C];
-    uint sb[C];
+/* A lane's part of four rows: C runs of each. */
+template <uint C> struct q4_four {
+    uint4 w[4 * C];
+    uint sb[4 * C];
 };
 
-/* codes and sb: the row's begin; r0: the lane's first run; n_runs: of the row. */
-template <uint C, bool FULL>
-KFN void q4_load(THREF(q4_part<C>) q, DPTR(const uint) codes, DPTR(const uint) sb, uint r0,
-                 uint n_runs)
+/* Row i of four. codes and sb: where the lane's first run of the first row is. K: columns of a row
+ * if known, else 0. */
+template <uint C, uint K>
+KFN void q4_load(THREF(q4_four<C>) q, uint i, DPTR(const uint) codes, DPTR(const uint) sb,
+                 uint cols, uint r0)
 {
+    const uint n = K != 0 ? K : cols;
     UNROLL for (uint c = 0; c < C; c++)
     {
-        const uint r = r0 + 32 * c;
-        if (FULL || r < n_runs) {
-            q.w[c] = ld16_stream(codes, 4 * r);
-            q.sb[c] = sb[r / 2];
+        const uint at = i * C + c;
+        if (K != 0 || r0 + 32 * c < n / 32) {
+            q.w[at] = ld16_stream(codes, i * (n / 8) + 128 * c);
+            q.sb[at] = sb[i * (n / 64) + 16 * c];
         } else {
-            q.w[c].x = 0u;
-            q.w[c].y = 0u;
-            q.w[c].z = 0u;
-            q.w[c].w = 0u;
-            q.sb[c] = 0u;
+            q.w[at].x = 0u;
+            q.w[at].y = 0u;
+            q.w[at].z = 0u;
+            q.w[at].w = 0u;
+            q.sb[at] = 0u;
         }
     }
 }
 
 template <uint C>
-KFN float q4_dot(THREF(const q4_part<C>) q, THREF(const lane_f32<32 * C>) x,
+KFN float q4_dot(THREF(const q4_four<C>) q, uint i, THREF(const lane_f32<32 * C>) x,
                  THREF(const lane_f32<C>) sum)
 {
     float acc = 0.0f;
     UNROLL for (uint c = 0; c < C; c++)
     {
-        const float scale = q4_scale(q.sb[c]);
-        acc = KFMA(scale, q4dot16(q.w[c].x, q.w[c].y, x, 32 * c), acc);
-        acc = KFMA(scale, q4dot16(q.w[c].z, q.w[c].w, x, 32 * c + 16), acc);
-        acc = KFMA(q4_bias(q.sb[c]), sum.v[c], acc);
+        const uint4 w = q.w[i * C + c];
+        const float scale = q4_scale(q.sb[i * C + c]);
+        acc = KFMA(scale, q4dot16(w.x, w.y, x, 32 * c), acc);
+        acc = KFMA(scale, q4dot16(w.z, w.w, x, 32 * c + 16), acc);
+        acc = KFMA(q4_bias(q.sb[i * C + c]), sum.v[c], acc);
     }
     return acc;
 }
@@ -139,72 +184,78 @@ KFN float simd_sum4(float a0, float a1, float a2, float a3, uint lane)
     return c + simd_xor_f32(c, 1);
 }
 
+/* A team of S simdgroups adds its pieces; every lane's value is that of its row of the four.
+ * halves [32]: two places in turn, so nobody writes one before all have read it. All threads of the
+ * group call. */
+template <uint S> KFN float team_sum(float s, TPTR(float) halves, uint turn, uint lane, uint sg)
+{
+    if (S == 1) return s;
+    TPTR(float) mine = halves + 16 * (turn & 1u);
+    if ((lane & 7u) == 0u) mine[4 * sg + lane / 8] = s;
+    TG_BARRIER();
+    const uint first = sg - sg % S;
+    s = mine[4 * first + lane / 8];
+    UNROLL for (uint h = 1; h < S; h++) s = s + mine[4 * (first + h) + lane / 8];
+    return s;
+}
+
 /* ---- Projections ---- */
 
 /* What a group of 128 threads does for one token: rows in fours, a team of S simdgroups a four,
  * each C * 1,024 columns of it; teams of all groups take turns. Weights of the first rows are
- * asked for before the input is waited for, those of the next when a row's registers are free. */
-template <uint C, uint S, bool FULL>
+ * asked for before the input is waited for, those of the next when a row's registers are free.
+ * K: columns if known (rows % 4 == 0 then), else 0. */
+template <uint C, uint S, uint K>
 KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
                     DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y, gemv_args a,
                     TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(float) halves,
                     uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
 {
-    const uint n_fours = (a.rows + 3) / 4, n_runs = a.cols / 32;
-    const uint n_teams = 4 / S, piece = sg % S;
-    const uint r0 = piece * C * 32 + lane;
-    const uint row_words = a.cols / 8, row_groups = a.cols / 64;
+    const uint cols = K != 0 ? K : a.cols, n_fours = (a.rows + 3) / 4;
+    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
     const bool has_norm = (a.flags & GEMV_NORM) != 0u;
     uint first = gx * n_teams; /* of the group; the team's four is first + sg / S */
-    q4_part<C> q[4];
+    DPTR(const uint) next = codes + (ulong)(4 * (first + sg / S)) * (cols / 8) + 4 * r0;
+    DPTR(const uint) next_sb = sb + (ulong)(4 * (first + sg / S)) * (cols / 64) + r0 / 2;
+    q4_four<C> q;
     UNROLL for (uint i = 0; i < 4; i++)
     {
-        const uint row = kmin(4 * (first + sg / S) + i, a.rows - 1);
-        q4_load<C, FULL>(q[i], codes + (ulong)row * row_words, sb + (ulong)row * row_groups, r0,
-                         n_runs);
+        if (4 * (first + sg / S) + i < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
     }
+    row_part<2 * C * S> w;
+    if (has_norm) row_load<2 * C * S, K != 0>(w, norm, cols, tid);
     PDL_WAIT();
     const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
-    const float p =
-        stage_q4(x + (ulong)x_row * a.cols, norm, has_norm, a.cols, S * C * 1024, stage, sums, tid);
-    if (lane == 0) part[sg] = p;
+    DPTR(const float) in = x + (ulong)x_row * cols;
+    float square = 0.0f;
+    if (has_norm)
+        square = stage_normed<2 * C * S, K != 0>(in, w, cols, stage, sums, tid);
+    else
+        stage_plain<2 * C * S, K != 0>(in, cols, stage, sums, tid);
+    if (lane == 0) part[sg] = square;
     TG_BARRIER();
     lane_f32<32 * C> v;
     lane_f32<C> sum;
     unstage_q4<C>(v, sum, stage, sums, r0);
     const float inv =
-        has_norm ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps) : 1.0f;
+        has_norm ? rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps) : 1.0f;
     DPTR(float) out = y + (ulong)gy * a.rows;
-    uint turn = 0;
-    while (first < n_fours) {
-        const uint four = first + sg / S;
+    for (uint turn = 0; first < n_fours; turn++) {
+        const uint row = 4 * (first + sg / S) + lane / 8;
         first += ngx * n_teams;
-        const bool more = first + sg / S < n_fours;
+        next += (ulong)(4 * ngx * n_teams) * (cols / 8);
+        next_sb += (ulong)(4 * ngx * n_teams) * (cols / 64);
+        const uint next_row = 4 * (first + sg / S);
         float acc[4];
         UNROLL for (uint i = 0; i < 4; i++)
         {
-            acc[i] = q4_dot<C>(q[i], v, sum);
-            if (more) {
-                const uint row = kmin(4 * (first + sg / S) + i, a.rows - 1);
-                q4_load<C, FULL>(q[i], codes + (ulong)row * row_words, sb + (ulong)row * row_groups,
-                                 r0, n_runs);
-            }
+            acc[i] = q4_dot<C>(q, i, v, sum);
+            if (next_row + (K != 0 ? 0u : i) < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
         }
         float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-        if (S > 1) {
-            /* two places in turn: nobody writes one before all have read it */
-            TPTR(float) mine = halves + 16 * turn;
-            if ((lane & 7u) == 0u) mine[4 * sg + lane / 8] = s;
-            TG_BARRIER();
-            s = mine[4 * (sg - piece) + lane / 8];
-            UNROLL for (uint h = 1; h < S; h++) s = s + mine[4 * (sg - piece + h) + lane / 8];
-            turn ^= 1u;
-        }
-        const uint row = 4 * four + lane / 8;
-        if (piece == 0 && (lane & 7u) == 0u && row < a.rows) {
-            s = s * inv;
+        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
+        if (piece == 0 && (lane & 7u) == 0u && row < a.rows)
             out[row] = (a.flags & GEMV_ADD) != 0u ? out[row] + s : s;
-        }
     }
 }
 
@@ -223,7 +274,7 @@ KERNEL(gemv_k2048, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gemv_group<2, 1, true>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
+    gemv_group<2, 1, 2048>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
                            sg, gx, gy, ngx);
 }
 KERNEL_END
@@ -238,7 +289,7 @@ KERNEL(gemv_k4096, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<2, 2, true>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
+    gemv_group<2, 2, 4096>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
                            sg, gx, gy, ngx);
 }
 KERNEL_END
@@ -253,8 +304,145 @@ KERNEL(gemv_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), K
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<2, 2, false>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
-                            sg, gx, gy, ngx);
+    gemv_group<2, 2, 0>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane, sg,
+                        gx, gy, ngx);
+}
+KERNEL_END
+
+/* ---- Several tokens ---- */
+
+/* gemv_prepare: the inputs of T tokens for gemv_multi: x times w, prepared for q4dot16, in the
+ * order in which lanes read it: float4 number p of run 32 c + lane at (8 c + p) 32 + lane; then the
+ * runs' sums, then the norm's factor; P = K rounded up to 1,024. shapes  x [.][K]; norm [K];
+ * rows_of [T]; y [T][P + P / 32 + 4] grid    T groups */
+KERNEL(gemv_prepare, 128, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, rows_of),
+       KOUT(3, float, y), KARG(4, gemv_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, part, 4);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const uint n_padded = (a.cols + 1023u) & ~1023u;
+    const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gx] : gx;
+    DPTR(const float) in = x + (ulong)x_row * a.cols;
+    DPTR(float) out = y + (ulong)gx * (n_padded + n_padded / 32 + 4);
+    float square = 0.0f;
+    for (uint i = 4 * tid; i < n_padded; i += 512) {
+        float4 v = zero4();
+        if (i < a.cols) {
+            v = ld16f(in, i);
+            if ((a.flags & GEMV_NORM) != 0u) {
+                square = add_squares(v, square);
+                v = times4(v, ld16f(norm, i));
+            }
+        }
+        float s = (v.x + v.y) + (v.z + v.w);
+        s = s + simd_xor_f32(s, 4);
+        s = s + simd_xor_f32(s, 2);
+        s = s + simd_xor_f32(s, 1);
+        const uint run = i / 32, p = (i / 4) & 7u;
+        if (p == 0) out[n_padded + run] = s;
+        st16f(out, 4 * ((8 * (run / 32) + p) * 32 + run % 32), q4_prepare(v, p & 1u));
+    }
+    square = simd_sum_f32(square);
+    if (lane == 0) part[sg] = square;
+    TG_BARRIER();
+    if (tid == 0)
+        out[n_padded + n_padded / 32] =
+            (a.flags & GEMV_NORM) != 0u
+                ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps)
+                : 1.0f;
+}
+KERNEL_END
+
+/* gemv_multi: y = W x for the 2 to 16 tokens of gemv_prepare, eight in a pass over the weights.
+ * shapes  codes, sb as gemv_k2048, any K; x of gemv_prepare; y [T][N]
+ * grid    at most N / 16 x T / 8 groups: they take turns
+ * cost    N K (0.5625) bytes, 2 N K T flops; memory bound to about T = 8
+ * ref     ref_gemv, bitwise: a token's result is the one it has alone
+ * why     codes are unpacked once for eight tokens; four rows share what is read of x. */
+#define MULTI_TOKENS 8
+KERNEL(gemv_multi, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), KOUT(3, float, y),
+       KARG(4, gemv_multi_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    const uint n_padded = (a.cols + 1023u) & ~1023u, n_runs = a.cols / 32;
+    const uint pitch = n_padded + n_padded / 32 + 4;
+    const uint t0 = MULTI_TOKENS * gy, n = kmin(a.n_tokens - t0, (uint)MULTI_TOKENS);
+    const uint n_fours = (a.rows + 3) / 4;
+    DPTR(const float) in = x + (ulong)t0 * pitch;
+    PDL_WAIT();
+    for (uint four = 4 * gx + sg; four < n_fours; four += 4 * ngx) {
+        float total[MULTI_TOKENS];
+        UNROLL for (uint t = 0; t < MULTI_TOKENS; t++) total[t] = 0.0f;
+        for (uint piece = 0; piece < n_padded; piece += 2048) {
+            float acc[4 * MULTI_TOKENS];
+            UNROLL for (uint i = 0; i < 4 * MULTI_TOKENS; i++) acc[i] = 0.0f;
+            for (uint at = piece; at < kmin(piece + 2048, n_padded); at += 1024) {
+                const uint run = at / 32 + lane;
+                uint4 w[4];
+                uint g[4];
+                UNROLL for (uint i = 0; i < 4; i++)
+                {
+                    const uint row = kmin(4 * four + i, a.rows - 1);
+                    w[i].x = 0u;
+                    w[i].y = 0u;
+                    w[i].z = 0u;
+                    w[i].w = 0u;
+                    g[i] = 0u;
+                    if (run < n_runs) {
+                        w[i] = ld16_stream(codes + (ulong)row * (a.cols / 8), 4 * run);
+                        g[i] = (sb + (ulong)row * (a.cols / 64))[run / 2];
+                    }
+                }
+                UNROLL for (uint h = 0; h < 2; h++)
+                {
+                    lane_f32<16> q[4];
+                    UNROLL for (uint i = 0; i < 4; i++)
+                        q4_unpack16(q[i], h == 0 ? w[i].x : w[i].z, h == 0 ? w[i].y : w[i].w);
+                    UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
+                    {
+                        if (t < n) {
+                            DPTR(const float) row = in + t * pitch;
+                            lane_f32<16> v;
+                            UNROLL for (uint p = 0; p < 4; p++)
+                            {
+                                const float4 f =
+                                    ld16f(row, 4 * ((at / 128 + 4 * h + p) * 32 + lane));
+                                v.v[4 * p] = f.x;
+                                v.v[4 * p + 1] = f.y;
+                                v.v[4 * p + 2] = f.z;
+                                v.v[4 * p + 3] = f.w;
+                            }
+                            UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
+                                KFMA(q4_scale(g[i]), q4dot_unpacked(q[i], v), acc[4 * t + i]);
+                            if (h == 1) {
+                                const float s = row[n_padded + run];
+                                UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
+                                    KFMA(q4_bias(g[i]), s, acc[4 * t + i]);
+                            }
+                        }
+                    }
+                }
+            }
+            UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
+            {
+                const float s =
+                    simd_sum4(acc[4 * t], acc[4 * t + 1], acc[4 * t + 2], acc[4 * t + 3], lane);
+                total[t] = piece == 0 ? s : total[t] + s;
+            }
+        }
+        const uint row = 4 * four + lane / 8;
+        UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
+        {
+            if (t < n && (lane & 7u) == 0u && row < a.rows) {
+                const float s = total[t] * in[t * pitch + n_padded + n_padded / 32];
+                const ulong to = (ulong)(t0 + t) * a.rows + row;
+                y[to] = (a.flags & GEMV_ADD) != 0u ? y[to] + s : s;
+            }
+        }
+    }
 }
 KERNEL_END
 
@@ -481,71 +669,59 @@ KERNEL_END
  * cost    (U + 1) 2 W H 0.5625 bytes a token; memory bound
  * ref     ref_gateup, bitwise
  * why     g and u rows lie side by side, so a simdgroup has both of two outputs in its four. */
-template <uint C, uint S, bool FULL>
+template <uint C, uint S, uint K>
 KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const float) norm,
                       DPTR(const uint) ids, DPTR(float) h, gemv_moe_args a, TPTR(float) stage,
                       TPTR(float) sums, TPTR(float) part, TPTR(float) halves, uint tid, uint lane,
                       uint sg, uint gx, uint gy, uint ngx)
 {
-    const uint fours = a.width / 2; /* of a slot */
-    const uint n_fours = (a.n_used + 1) * fours, n_runs = a.hidden / 32;
-    const uint n_teams = 4 / S, piece = sg % S;
-    const uint r0 = piece * C * 32 + lane;
-    const uint row_words = a.hidden / 8, row_groups = a.hidden / 64;
-    const uint sb_at = 2 * a.width * row_words;
+    const uint cols = K != 0 ? K : a.hidden;
+    const uint fours = a.width / 2, n_fours = (a.n_used + 1) * fours; /* of a slot, of all */
+    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
+    const uint sb_at = a.width * (cols / 4);
     uint first = gx * n_teams;
+    uint slot = (first + sg / S) / fours, at = (first + sg / S) % fours; /* four `at` of slot */
+    row_part<2 * C * S> w;
+    row_load<2 * C * S, K != 0>(w, norm, cols, tid);
     PDL_WAIT();
-    q4_part<C> q[4];
-    {
-        const uint four = kmin(first + sg / S, n_fours - 1), slot = four / fours;
+    q4_four<C> q;
+    if (slot <= a.n_used) {
         const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
         DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
         UNROLL for (uint i = 0; i < 4; i++)
-        {
-            const uint row = 4 * (four - slot * fours) + i;
-            q4_load<C, FULL>(q[i], slab + row * row_words, slab + sb_at + row * row_groups, r0,
-                             n_runs);
-        }
+            q4_load<C, K>(q, i, slab + at * (cols / 2) + 4 * r0,
+                          slab + sb_at + at * (cols / 16) + r0 / 2, cols, r0);
     }
-    const float p = stage_q4(x + (ulong)gy * a.hidden, norm, (a.flags & GEMV_NORM) != 0u, a.hidden,
-                             S * C * 1024, stage, sums, tid);
-    if (lane == 0) part[sg] = p;
+    const float square =
+        stage_normed<2 * C * S, K != 0>(x + (ulong)gy * cols, w, cols, stage, sums, tid);
+    if (lane == 0) part[sg] = square;
     TG_BARRIER();
     lane_f32<32 * C> v;
     lane_f32<C> sum;
     unstage_q4<C>(v, sum, stage, sums, r0);
-    const float inv = (a.flags & GEMV_NORM) != 0u
-                          ? rms_inverse(part[0], part[1], part[2], part[3], a.hidden, a.eps)
-                          : 1.0f;
+    const float inv = rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = h + (ulong)gy * (a.n_used + 1) * a.width;
-    uint turn = 0;
-    while (first < n_fours) {
+    for (uint turn = 0; first < n_fours; turn++) {
         const uint four = first + sg / S;
         first += ngx * n_teams;
-        const bool more = first + sg / S < n_fours;
-        const uint next = kmin(first + sg / S, n_fours - 1), slot = next / fours;
+        at += ngx * n_teams;
+        while (at >= fours) {
+            at -= fours;
+            slot++;
+        }
+        const bool more = slot <= a.n_used;
         const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
         DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        DPTR(const uint) next = slab + at * (cols / 2) + 4 * r0;
+        DPTR(const uint) next_sb = slab + sb_at + at * (cols / 16) + r0 / 2;
         float acc[4];
         UNROLL for (uint i = 0; i < 4; i++)
         {
-            acc[i] = q4_dot<C>(q[i], v, sum);
-            if (more) {
-                const uint row = 4 * (next - slot * fours) + i;
-                q4_load<C, FULL>(q[i], slab + row * row_words, slab + sb_at + row * row_groups, r0,
-                                 n_runs);
-            }
+            acc[i] = q4_dot<C>(q, i, v, sum);
+            if (more) q4_load<C, K>(q, i, next, next_sb, cols, r0);
         }
         float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-        if (S > 1) {
-            TPTR(float) mine = halves + 16 * turn;
-            if ((lane & 7u) == 0u) mine[4 * sg + lane / 8] = s;
-            TG_BARRIER();
-            s = mine[4 * (sg - piece) + lane / 8];
-            UNROLL for (uint k = 1; k < S; k++) s = s + mine[4 * (sg - piece + k) + lane / 8];
-            turn ^= 1u;
-        }
-        s = s * inv;
+        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
         const float u = simd_xor_f32(s, 8);
         if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
             out[2 * four + lane / 16] = kx_silu(s) * u;
@@ -560,7 +736,7 @@ KERNEL(gemv_gateup, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, no
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gateup_group<2, 1, true>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg, gx,
+    gateup_group<2, 1, 2048>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg, gx,
                              gy, ngx);
 }
 KERNEL_END
@@ -575,21 +751,22 @@ KERNEL(gemv_gateup_any, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gateup_group<2, 2, false>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg,
-                              gx, gy, ngx);
+    gateup_group<2, 2, 0>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg, gx,
+                          gy, ngx);
 }
 KERNEL_END
 
 /* gemv_down: x[t] += sum over slots of weight * down h, W <= 512.
  * A half simdgroup has a row: lane l of the half its run of 32 columns. From 0, slots ascending,
  * the shared expert last: acc = fma(weight, product as in gemv, acc); the xor tree 8, 4, 2, 1.
- * shapes  h [T][U + 1][W], (U + 1) W <= 4,608; weights [T][U + 1]; x [T][H]
+ * shapes  h [T][U + 1][W], (U + 1) W <= 4,608, U <= 8; weights [T][U + 1]; x [T][H]
  * grid    H / 16 x T groups
  * memory  the inputs of all slots, 18 KB
- * cost    (U + 1) W H 0.5625 bytes a token; memory bound
+ * cost    (U + 1) W H 0.5625 bytes a token; memory bound; all of it asked for before the first use
  * ref     ref_down, bitwise
  * why     no partial results in memory, no atomics: an output is one simdgroup's. */
-#define DOWN_STAGE 4608
+#define DOWN_STAGE 4608 /* % 128 == 0 */
+#define DOWN_SLOTS 9
 KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
        KIN(3, float, weights), KOUT(4, float, x), KARG(5, gemv_moe_args, a))
 {
@@ -598,43 +775,43 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     TG_ARRAY(float, sums, DOWN_STAGE / 32);
     PDL_LAUNCH();
     const uint n_slots = a.n_used + 1, n_runs = a.width / 32;
-    const uint row_words = a.width / 8, row_groups = a.width / 64;
     const uint row = 16 * gx + 2 * sg + lane / 16, run = lane & 15u;
     const uint codes_at = a.width * (a.hidden / 4 + a.hidden / 32);
-    const uint sb_at = codes_at + a.hidden * row_words;
+    const uint my_codes = codes_at + row * (a.width / 8) + 4 * run;
+    const uint my_sb = codes_at + a.hidden * (a.width / 8) + row * (a.width / 64) + run / 2;
     const bool has = run < n_runs && row < a.hidden;
     PDL_WAIT();
+    uint4 w[DOWN_SLOTS];
+    uint g[DOWN_SLOTS];
+    float weight[DOWN_SLOTS];
+    UNROLL for (uint s = 0; s < DOWN_SLOTS; s++)
+    {
+        if (has && s < n_slots) {
+            const uint e = s < a.n_used ? ids[gy * a.n_used + s] : a.n_experts;
+            DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+            w[s] = ld16_stream(slab, my_codes);
+            g[s] = slab[my_sb];
+            weight[s] = weights[gy * n_slots + s];
+        }
+    }
     /* all slots are one row of n_slots W columns: runs do not cross slots */
     for (uint i = 4 * tid; i < ((n_slots * a.width + 127u) & ~127u); i += 1024) {
-        float4 v;
-        v.x = 0.0f;
-        v.y = 0.0f;
-        v.z = 0.0f;
-        v.w = 0.0f;
+        float4 v = zero4();
         if (i < n_slots * a.width) v = ld16f(h + (ulong)gy * n_slots * a.width, i);
-        float s = (v.x + v.y) + (v.z + v.w);
-        s = s + simd_xor_f32(s, 4);
-        s = s + simd_xor_f32(s, 2);
-        s = s + simd_xor_f32(s, 1);
-        if (i < n_slots * a.width) {
-            if ((tid & 7u) == 0u) sums[i / 32] = s;
-            tg_st16f(stage, 4 * stage_at8(i / 4), q4_prepare(v, (i >> 2) & 1u));
-        }
+        stage_four(v, i, stage, sums);
     }
     TG_BARRIER();
     float acc = 0.0f;
-    for (uint s = 0; s < n_slots; s++) {
-        const uint e = s < a.n_used ? ids[gy * a.n_used + s] : a.n_experts;
-        const float weight = weights[gy * n_slots + s];
-        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
-        if (has) {
-            q4_part<1> q;
+    UNROLL for (uint s = 0; s < DOWN_SLOTS; s++)
+    {
+        if (has && s < n_slots) {
             lane_f32<32> v;
             lane_f32<1> sum;
-            q4_load<1, true>(q, slab + codes_at + row * row_words, slab + sb_at + row * row_groups,
-                             run, n_runs);
             unstage_q4<1>(v, sum, stage, sums, s * n_runs + run);
-            acc = KFMA(weight, q4_dot<1>(q, v, sum), acc);
+            const float scale = q4_scale(g[s]);
+            float p = KFMA(scale, q4dot16(w[s].x, w[s].y, v, 0), 0.0f);
+            p = KFMA(scale, q4dot16(w[s].z, w[s].w, v, 16), p);
+            acc = KFMA(weight[s], KFMA(q4_bias(g[s]), sum.v[0], p), acc);
         }
     }
     acc = acc + simd_xor_f32(acc, 8);

@@ -48,6 +48,32 @@ template <uint N> KFN float q4dot16(uint w0, uint w1, THREF(const lane_f32<N>) x
     return q4dot8(w1, x, at + 8, q4dot8(w0, x, at, 0.0f));
 }
 
+KFN void q4_unpack8(THREF(lane_f32<16>) q, uint at, uint w)
+{
+    const uint h = w >> 12;
+    q.v[at] = __uint_as_float(w & 0xfu);
+    q.v[at + 1] = __uint_as_float(w & 0xf0u);
+    q.v[at + 2] = __uint_as_float(w & 0xf00u);
+    q.v[at + 3] = __uint_as_float(w & 0xf000u);
+    q.v[at + 4] = __uint_as_float(w & 0xf0000u);
+    q.v[at + 5] = __uint_as_float(h & 0xf00u);
+    q.v[at + 6] = __uint_as_float(h & 0xf000u);
+    q.v[at + 7] = __uint_as_float(h & 0xf0000u);
+}
+
+KFN void q4_unpack16(THREF(lane_f32<16>) q, uint w0, uint w1)
+{
+    q4_unpack8(q, 0, w0);
+    q4_unpack8(q, 8, w1);
+}
+
+KFN float q4dot_unpacked(THREF(const lane_f32<16>) q, THREF(const lane_f32<16>) x)
+{
+    float s = 0.0f;
+    UNROLL for (uint i = 0; i < 16; i++) s = q4_fma(__float_as_uint(q.v[i]), x.v[i], s);
+    return s;
+}
+
 /* Bits of codes 0, 1 in a word: 0, 8; of codes 2, 3 in word >> 16. */
 KFN float4 q8_prepare(float4 v)
 {

@@ -20,6 +20,22 @@ template <uint N> KFN float q4dot16(uint w0, uint w1, THREF(const lane_f32<N>) x
     return s;
 }
 
+KFN void q4_unpack16(THREF(lane_f32<16>) q, uint w0, uint w1)
+{
+    UNROLL for (uint i = 0; i < 8; i++)
+    {
+        q.v[i] = (float)((w0 >> 4 * i) & 15u);
+        q.v[8 + i] = (float)((w1 >> 4 * i) & 15u);
+    }
+}
+
+KFN float q4dot_unpacked(THREF(const lane_f32<16>) q, THREF(const lane_f32<16>) x)
+{
+    float s = 0.0f;
+    UNROLL for (uint i = 0; i < 16; i++) s = KFMA(q.v[i], x.v[i], s);
+    return s;
+}
+
 KFN float4 q8_prepare(float4 v)
 {
     return v;

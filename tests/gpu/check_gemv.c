@@ -84,7 +84,10 @@ static void run_gemv(check *c, gemv_case k)
 static gemv_case any_gemv(check *c)
 {
     static const uint32_t widths[] = {64, 128, 256, 448, 1024, 1088, 2048, 2048, 4096, 4096};
-    gemv_case k = {.rows = 1 + check_below(c, 70), .cols = CHECK_PICK(c, widths), .n = 1};
+    gemv_case k = {.rows =
+                       check_below(c, 2) == 0 ? 1 + check_below(c, 70) : 4 + 4 * check_below(c, 20),
+                   .cols = CHECK_PICK(c, widths),
+                   .n = 1};
     k.add = check_below(c, 3) == 0;
     k.norm = !k.add && check_below(c, 3) != 0;
     k.rows_of = !k.add && check_below(c, 4) == 0;

@@ -8,7 +8,9 @@
 #define GEMV_COLS_MAX   4096u
 #define DOWN_WIDTH_MAX  512u
 #define DOWN_INPUTS_MAX 4608u
+#define DOWN_USED_MAX   8u
 #define ROUTER_MAX      256u
+#define MULTI_TOKENS    8u /* of a pass of gemv_multi */
 
 static uint32_t blocks_of(uint32_t n, uint32_t size)
 {
@@ -39,10 +41,17 @@ static double q4_bytes(double rows, double cols)
 
 /* ---- Projections ---- */
 
+/* Of one token's input as gemv_prepare leaves it. */
+static uint64_t prepared_bytes(uint32_t cols)
+{
+    const uint64_t padded = (cols + 1023u) & ~1023u;
+    return (padded + padded / 32 + 4) * 4;
+}
+
 uint64_t op_gemv_scratch(const model_shape *s, uint32_t n)
 {
     const uint32_t cols = max_u32(s->hidden, max_u32(shape_q_width(s), shape_gdn_v_width(s)));
-    return (uint64_t)n * cols * 4;
+    return n * prepared_bytes(cols);
 }
 
 /* The inputs of a product, as recorded. */
@@ -78,32 +87,70 @@ static void norm_rows(gpu_context *g, uint32_t n, uint32_t cols, gemv_input *in,
     *in = (gemv_input){.x = y, .n_x = n};
 }
 
+static uint32_t input_flags(const gemv_input *in, bool add)
+{
+    return (in->norm.buf != NULL ? GEMV_NORM : 0u) | (in->rows_of.buf != NULL ? GEMV_ROWS_OF : 0u) |
+           (add ? GEMV_ADD : 0u);
+}
+
+static void write_output(gpu_context *g, bool add, gpu_view y)
+{
+    if (add)
+        rec_read_write(g->rec, y);
+    else
+        rec_write(g->rec, y);
+}
+
+/* Eight tokens in a pass over the weights. */
+static void product_multi(gpu_context *g, uint32_t n, const gemv_input *in, const gpu_q4 *w,
+                          gpu_view scratch, bool add, gpu_view y)
+{
+    const gpu_view prepared = gpu_sub(scratch, 0, n * prepared_bytes(w->cols));
+    const gemv_args p = {
+        .cols = w->cols, .flags = input_flags(in, false), .eps = g->shape->rms_eps};
+    rec_dispatch(g->rec, KERNEL_gemv_prepare, n, 1);
+    read_input(g, n, w->cols, in);
+    rec_write(g->rec, prepared);
+    rec_args(g->rec, &p, sizeof p);
+    rec_cost(g->rec, (double)n * w->cols * 8, (double)n * w->cols * 4);
+
+    const gemv_multi_args a = {
+        .rows = w->rows, .cols = w->cols, .n_tokens = n, .flags = add ? GEMV_ADD : 0u};
+    const uint32_t n_passes = blocks_of(n, MULTI_TOKENS);
+    rec_dispatch(g->rec, KERNEL_gemv_multi, turns(g, blocks_of(w->rows, 16), n_passes, 2),
+                 n_passes);
+    rec_read(g->rec, w->codes);
+    rec_read(g->rec, w->sb);
+    rec_read(g->rec, prepared);
+    write_output(g, add, gpu_sub(y, 0, (uint64_t)n * w->rows * 4));
+    rec_args(g->rec, &a, sizeof a);
+    rec_cost(g->rec, q4_bytes(w->rows, w->cols) + (double)n * 4 * (w->cols + w->rows),
+             2.0 * n * w->rows * w->cols);
+}
+
 static void product(gpu_context *g, uint32_t n, gemv_input in, const gpu_q4 *w, gpu_view scratch,
                     bool add, gpu_view y)
 {
+    if (n > 1 && !g->off[GPU_SW_gemv_rows] && !g->off[GPU_SW_norm_fold]) {
+        product_multi(g, n, &in, w, scratch, add, y);
+        return;
+    }
     if (in.norm.buf != NULL && g->off[GPU_SW_norm_fold]) norm_rows(g, n, w->cols, &in, scratch);
-    const gemv_args a = {.rows = w->rows,
-                         .cols = w->cols,
-                         .flags = (in.norm.buf != NULL ? GEMV_NORM : 0u) |
-                                  (in.rows_of.buf != NULL ? GEMV_ROWS_OF : 0u) |
-                                  (add ? GEMV_ADD : 0u),
-                         .eps = g->shape->rms_eps};
+    const gemv_args a = {
+        .rows = w->rows, .cols = w->cols, .flags = input_flags(&in, add), .eps = g->shape->rms_eps};
     const uint32_t n_fours = blocks_of(w->rows, 4);
+    const bool known = w->rows % 4 == 0; /* what the kernels for one K ask */
     if (w->cols > GEMV_COLS_MAX || g->off[GPU_SW_gemv_rows])
         rec_dispatch(g->rec, KERNEL_gemv_row, n_fours, n);
-    else if (w->cols == 2048)
+    else if (w->cols == 2048 && known)
         rec_dispatch(g->rec, KERNEL_gemv_k2048, turns(g, blocks_of(n_fours, 4), n, 4), n);
     else
-        rec_dispatch(g->rec, w->cols == 4096 ? KERNEL_gemv_k4096 : KERNEL_gemv_any,
+        rec_dispatch(g->rec, w->cols == 4096 && known ? KERNEL_gemv_k4096 : KERNEL_gemv_any,
                      turns(g, blocks_of(n_fours, 2), n, 3), n);
     rec_read(g->rec, w->codes);
     rec_read(g->rec, w->sb);
     read_input(g, n, w->cols, &in);
-    const gpu_view out = gpu_sub(y, 0, (uint64_t)n * w->rows * 4);
-    if (add)
-        rec_read_write(g->rec, out);
-    else
-        rec_write(g->rec, out);
+    write_output(g, add, gpu_sub(y, 0, (uint64_t)n * w->rows * 4));
     rec_args(g->rec, &a, sizeof a);
     rec_cost(g->rec, q4_bytes(w->rows, w->cols) + (double)n * 4 * (w->cols + w->rows),
              2.0 * n * w->rows * w->cols);
@@ -305,6 +352,7 @@ void op_moe(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, gpu_view ids,
     else
         gateup_fused(g, n, &p, xs, w);
     if (g->off[GPU_SW_fuse_down] || g->off[GPU_SW_gemv_rows] || s->expert_width > DOWN_WIDTH_MAX ||
+        s->n_experts_used > DOWN_USED_MAX ||
         (s->n_experts_used + 1) * s->expert_width > DOWN_INPUTS_MAX)
         down_separate(g, n, &p, xs);
     else
