@@ -23,11 +23,29 @@ $(BUILD)/cuda/%.fatbin: src/kernels/kernels.cu $(BUILD)/cuda/nvcc.txt
 $(BUILD)/cuda/image_%.c: $(if $(NVCC),$(BUILD)/cuda/%.fatbin) tools/embed.sh $(BUILD)/cuda/nvcc.txt
 	@mkdir -p $(@D)
 	@sh tools/embed.sh cuda_image_$* exec/gpu/cuda/image.h $(filter %.fatbin,$^) >$@.tmp && mv $@.tmp $@
-$(BUILD)/cuda/image_%.o: $(BUILD)/cuda/image_%.c $(BUILD)/flags.txt
-	$(Q)$(COMPILE) $(DIAG) -MMD -MP -c $< -o $@
+$(BUILD)/cuda/%.o: $(BUILD)/cuda/%.c $(BUILD)/flags.txt
+	$(Q)$(COMPILE) $(DIAG) $(EXTRA) -MMD -MP -c $< -o $@
+
+# Ceilings of a GPU (bench/gpu): bench-gpu.
+$(BUILD)/cuda/peaks.fatbin: bench/gpu/peaks.cu $(BUILD)/cuda/nvcc.txt
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(CUDA_GEN) $(CUDA_FLAGS) -MMD -MP -MF $(@:.fatbin=.d) -fatbin $< -o $@
+$(BUILD)/cuda/peaks.c: $(if $(NVCC),$(BUILD)/cuda/peaks.fatbin) tools/embed.sh $(BUILD)/cuda/nvcc.txt
+	@mkdir -p $(@D)
+	@sh tools/embed.sh bench_peaks peaks.h $(filter %.fatbin,$^) >$@.tmp && mv $@.tmp $@
+$(BUILD)/bench/gpu/bench_gpu.o $(BUILD)/cuda/peaks.o: EXTRA := -Ibench/gpu
+$(BUILD)/bench-gpu: $(BUILD)/bench/gpu/bench_gpu.o $(BUILD)/cuda/peaks.o $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+bench-gpu: $(BUILD)/bench-gpu ## what an NVIDIA GPU gives at most
+	$(BUILD)/bench-gpu
 
 -include $(wildcard $(BUILD)/cuda/*.d)
+.PHONY: bench-gpu gpu-bundle
 .PRECIOUS: $(BUILD)/cuda/%.fatbin $(BUILD)/cuda/image_%.c
+
+# For a machine with a GPU but without compilers and our libraries: run build/gpu-bundle/run.sh there.
+gpu-bundle: $(BUILD)/calla $(BUILD)/calla-gpu-check $(BUILD)/bench-gpu ## build/gpu-bundle: programs, libraries and model for a GPU machine
+	@sh tools/gpu-bundle.sh $(BUILD) $(BUILD)/gpu-bundle
 
 # The test of our declarations, where CUDA's own are.
 ifneq ($(NVCC),)

@@ -23,18 +23,19 @@ typedef struct options {
     const char *device, *only;
     uint64_t seed;
     uint32_t n_draws, reps;
-    bool list, time, fast, early, graph;
+    bool list, time, fast, early, graph, raw;
     double peak_gbs, peak_tflops;
 } options;
 
 static const char usage[] =
     "usage: calla-gpu-check [options]\n"
     "  --device simt|cuda  default simt\n"
-    "  --only TEXT         cases whose name contains TEXT\n"
+    "  --only TEXT,...     cases whose name contains a TEXT, or is NAME for =NAME\n"
     "  --seed N            default 1; values, shapes and the emulator's schedule\n"
     "  --draws N           draws a case, default 3\n"
     "  --graph             run programs as graphs\n"
     "  --early             let dispatches start early (PDL)\n"
+    "  --raw               do not fill new buffers with NaN\n"
     "  --fast              the emulator without its checks\n"
     "  --time              time the cases, and run those that only measure\n"
     "  --reps N            repetitions when timing, default 20\n"
@@ -115,9 +116,22 @@ static bool run_case(check *c, const check_case *k, const options *o)
     return !c->failed;
 }
 
+/* list: parts of names, or =NAME, with commas between. */
+static bool named(const char *name, const char *list)
+{
+    char part[128];
+    for (const char *p = list; *p != '\0'; p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        snprintf(part, sizeof part, "%.*s", (int)(n < sizeof part ? n : sizeof part - 1), p);
+        if (part[0] == '=' ? strcmp(name, part + 1) == 0 : strstr(name, part) != NULL) return true;
+        p += n;
+    }
+    return false;
+}
+
 static bool wanted(const check_case *k, const options *o)
 {
-    if (o->only != NULL && strstr(k->name, o->only) == NULL) return false;
+    if (o->only != NULL && !named(k->name, o->only)) return false;
     if ((k->flags & CHECK_BENCH) != 0 && !o->time) return false;
     return (k->flags & CHECK_ON_DEVICE) == 0 || strcmp(o->device, "simt") != 0;
 }
@@ -129,6 +143,7 @@ static int run_all(const options *o)
     c.time_reps = o->time ? o->reps : 0;
     c.early = o->early;
     c.graph = o->graph;
+    c.raw = o->raw;
     c.peak_gbs = o->peak_gbs;
     c.peak_tflops = o->peak_tflops;
     if (strcmp(o->device, "simt") != 0) open_device(&c, o, 0);
@@ -167,6 +182,7 @@ static bool parse(options *o, int argc, char **argv)
                      : strcmp(a, "--fast") == 0  ? &o->fast
                      : strcmp(a, "--graph") == 0 ? &o->graph
                      : strcmp(a, "--early") == 0 ? &o->early
+                     : strcmp(a, "--raw") == 0   ? &o->raw
                                                  : NULL;
         if (flag != NULL) {
             *flag = true;

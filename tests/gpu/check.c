@@ -100,7 +100,7 @@ gpu_view check_view(check *c, const char *name, uint64_t bytes, const void *init
     c->n_buffers++;
     const gpu_view v = {*b, 0, bytes};
     /* The emulator knows what was not written; elsewhere it is NaN. */
-    if (init == NULL && !check_on_emulator(c) && bytes <= POISON_MAX) {
+    if (init == NULL && !c->raw && !check_on_emulator(c) && bytes <= POISON_MAX) {
         uint8_t *poison = mem_alloc((size_t)bytes);
         if (poison == NULL) die("no memory");
         memset(poison, 0xff, (size_t)bytes);
