@@ -59,7 +59,7 @@ sanitize() {
         n=0
         for group in $ONLY; do
             n=$((n + 1))
-            step "$tool-$n" "$SANITIZER" --tool $tool --error-exitcode 9 --print-limit 20 \
+            step "$tool-$n" "$SANITIZER" --tool "$tool" --error-exitcode 9 --print-limit 20 \
                 "$BIN/calla-gpu-check" --device cuda --draws 1 --raw --only "$group"
         done
     done
@@ -72,7 +72,7 @@ bench() {
 
 # The ceilings of `bench`, when it ran.
 timing() {
-    local gbs= tflops=
+    local gbs='' tflops=''
     if [ -f "$LOGS/bench.log" ]; then
         gbs=$(awk '/^read kernel/ && $(NF - 1) > m { m = $(NF - 1) } END { print m }' "$LOGS/bench.log")
         tflops=$(awk '/^bf16 products/ { for (i = 1; i < NF; i++) if ($(i + 1) == "TFLOP/s" && $i > m) m = $i }
