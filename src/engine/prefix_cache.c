@@ -250,30 +250,37 @@ static bool fits_in_place(const prefix_match *m)
            (m->state == NULL || m->from->saved[m->from->n_saved - 1].state == m->state);
 }
 
-static void restore(prefix_cache *c, timeline *dst, const prefix_match *m)
+static calla_status restore(prefix_cache *c, timeline *dst, const prefix_match *m, calla_error *err)
 {
     executor *ex = c->engine->ex;
     assert(m->state != NULL); /* without one the match is parked, and goes on as it is */
     (void)pthread_mutex_lock(&c->engine->device);
-    ex->ops->seq_restore(ex, dst->seq, m->from->seq, m->n_cached, m->state->data);
+    const calla_status st =
+        ex->ops->seq_restore(ex, dst->seq, m->from->seq, m->n_cached, m->state->data, err);
     (void)pthread_mutex_unlock(&c->engine->device);
+    return st;
 }
 
-static void continue_in_place(prefix_cache *c, const prefix_match *m)
+/* A timeline that cannot be put back is gone: nothing says what the device left in it. */
+static calla_status continue_in_place(prefix_cache *c, const prefix_match *m, calla_error *err)
 {
     timeline *t = m->from;
+    const calla_status st = m->state == NULL ? CALLA_OK : restore(c, t, m, err);
+    if (st != CALLA_OK) {
+        evict_timeline(c, t);
+        return st;
+    }
     c->stats.n_timelines--;
     c->stats.bytes -= timeline_bytes(c, t);
     t->active = true;
-    if (m->state == NULL) return;
+    if (m->state == NULL) return CALLA_OK;
     saved_cut(c, t, m->n_cached);
-    restore(c, t, m);
     t->n_tokens = m->n_cached;
+    return CALLA_OK;
 }
 
-static void fork_from(prefix_cache *c, timeline *t, const prefix_match *m)
+static void fork_from(timeline *t, const prefix_match *m)
 {
-    restore(c, t, m);
     timeline_append(t, m->from->tokens, m->n_cached);
     for (uint32_t i = 0; i < m->from->n_saved; i++) {
         const saved_at *at = &m->from->saved[i];
@@ -290,11 +297,16 @@ static calla_status begin_new(prefix_cache *c, const prefix_match *m, timeline *
     while ((st = timeline_create(c, out, err)) != CALLA_OK &&
            (victim = oldest_parked(c, m->from)) != NULL)
         evict_timeline(c, victim);
-    if (st != CALLA_OK) return st;
+    if (st == CALLA_OK && m->from != NULL && (st = restore(c, *out, m, err)) != CALLA_OK)
+        timeline_free(c, *out);
+    if (st != CALLA_OK) {
+        *out = NULL;
+        return st;
+    }
     (*out)->active = true;
     (*out)->next = c->timelines;
     c->timelines = *out;
-    if (m->from != NULL) fork_from(c, *out, m);
+    if (m->from != NULL) fork_from(*out, m);
     return CALLA_OK;
 }
 
@@ -309,9 +321,8 @@ calla_status prefix_cache_begin(prefix_cache *c, const prefix_match *m, timeline
     }
     if (m->from == NULL || !fits_in_place(m)) st = begin_new(c, m, out, err);
     if (*out == NULL && m->from != NULL && !m->from->active) { /* also when no fork could be had */
-        continue_in_place(c, m);
-        *out = m->from;
-        st = CALLA_OK;
+        st = continue_in_place(c, m, err);
+        *out = st == CALLA_OK ? m->from : NULL;
     }
     return st;
 }
@@ -332,6 +343,7 @@ void prefix_cache_save(prefix_cache *c, timeline *t)
 {
     if (!prefix_cache_saves(c)) return;
     if (t->n_saved != 0 && t->saved[t->n_saved - 1].position == t->n_tokens) return;
+    calla_error err;
     make_room(c, c->state_bytes);
     saved_state *s = mem_alloc(sizeof *s);
     if (s != NULL) s->data = mem_alloc_pages((size_t)c->state_bytes);
@@ -344,8 +356,10 @@ void prefix_cache_save(prefix_cache *c, timeline *t)
     c->stats.n_states++;
     c->stats.bytes += c->state_bytes;
     (void)pthread_mutex_lock(&c->engine->device);
-    c->engine->ex->ops->seq_state_save(c->engine->ex, t->seq, s->data);
+    const calla_status st =
+        c->engine->ex->ops->seq_state_save(c->engine->ex, t->seq, s->data, &err);
     (void)pthread_mutex_unlock(&c->engine->device);
+    if (st != CALLA_OK) state_evict(c, s);
 }
 
 static void warn_too_large(prefix_cache *c, const timeline *t, uint64_t bytes)

@@ -53,8 +53,13 @@ calla_status calla_session_snapshot(const calla_session *s, calla_snapshot **out
     calla_snapshot *c = *out;
     calla_engine *e = s->engine;
     (void)pthread_mutex_lock(&e->device);
-    e->ex->ops->seq_save(e->ex, s->seq, c->data);
+    st = e->ex->ops->seq_save(e->ex, s->seq, c->data, err);
     (void)pthread_mutex_unlock(&e->device);
+    if (st != CALLA_OK) {
+        calla_snapshot_destroy(c);
+        *out = NULL;
+        return st;
+    }
     if (c->has_logits) memcpy(c->data + c->logits_at, s->logits, c->tokens_at - c->logits_at);
     memcpy(c->data + c->tokens_at, s->tokens, c->n_bytes - c->tokens_at);
     return CALLA_OK;

@@ -45,6 +45,16 @@ typedef struct exec_plan {
     uint64_t scratch_bytes; /* per executor */
 } exec_plan;
 
+/* One dispatch of a GPU's step. */
+typedef struct exec_stage {
+    const char *kernel, *label;
+    uint32_t level; /* dispatches of one level depend on lower ones only */
+    uint32_t groups, threads;
+    double bytes, flops; /* that must move through memory; operations */
+    double seconds;      /* measured, or 0 */
+} exec_stage;
+typedef void (*exec_stage_fn)(void *user, const exec_stage *stage);
+
 typedef struct exec_ops {
     const char *name; /* "cpu" */
     /* Prompt tokens in one call that also takes a step of sequences that generate: so many that
@@ -64,19 +74,28 @@ typedef struct exec_ops {
     /* State image in host memory, the same for every executor with the same kv_type:
      * size by seq_image_bytes(position); load fails with CALLA_ERR_FULL when n_ctx is too small. */
     uint64_t (*seq_image_bytes)(const executor *ex, uint32_t n_tokens);
-    void (*seq_save)(executor *ex, const exec_seq *seq, uint8_t *image);
+    calla_status (*seq_save)(executor *ex, const exec_seq *seq, uint8_t *image, calla_error *err);
     calla_status (*seq_load)(executor *ex, exec_seq *seq, const uint8_t *image, uint32_t n_tokens,
                              calla_error *err);
     /* The part of a sequence that is not one row a token (recurrent and convolution state), for
      * the prefix cache: an image private to this executor, the same size at every position. */
     uint64_t (*seq_state_bytes)(const executor *ex);
-    void (*seq_state_save)(executor *ex, const exec_seq *seq, uint8_t *state);
+    calla_status (*seq_state_save)(executor *ex, const exec_seq *seq, uint8_t *state,
+                                   calla_error *err);
     /* dst continues from position n_tokens of src's history, bitwise as src did there; state is
      * what seq_state_save gave at that position of the same history. Copies the first n_tokens
      * key-value rows when dst is another sequence (src and dst->n_ctx must hold them); dst == src
-     * goes back in place. */
-    void (*seq_restore)(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
-                        const uint8_t *state);
+     * goes back in place. A failure leaves dst at position 0. */
+    calla_status (*seq_restore)(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
+                                const uint8_t *state, calla_error *err);
+    /* For benchmarks; NULL where there is nothing to tell. Copy bandwidth of the device's memory,
+     * bytes read plus written a second; each dispatch of a step, timed alone. */
+    double (*copy_bandwidth)(executor *ex);
+    /* From now on without the mechanisms of the list "a,b"; NULL: with all. An unknown name is
+     * CALLA_ERR_ARGUMENT. */
+    calla_status (*ablate)(executor *ex, const char *list, calla_error *err);
+    calla_status (*profile)(executor *ex, bool prefill, uint32_t n_tokens, uint32_t n_ctx,
+                            exec_stage_fn fn, void *user, calla_error *err);
 } exec_ops;
 
 struct executor {
@@ -90,5 +109,19 @@ calla_status exec_cpu_create(executor **out, const model_shape *shape, const mod
 /* What exec_cpu_create would allocate and what a sequence would need, without creating anything. */
 void exec_cpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
                    exec_plan *plan);
+
+/* The same for a GPU, by the name of its driver: "cuda", "simt" (a GPU emulated on the CPU).
+ * CALLA_ERR_UNSUPPORTED when this machine or build has none, CALLA_ERR_MEMORY when the weights do
+ * not fit. The weights are copied; the mapping is not read again. */
+calla_status exec_gpu_open(executor **out, const char *driver, const model_shape *shape,
+                           const model_weights *weights, const exec_options *options,
+                           calla_error *err);
+void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
+                   exec_plan *plan);
+
+/* What a GPU would be asked to do, without one: the dispatches of a decode step (n_tokens 1..16,
+ * one token each of as many sequences) or of a prefill chunk, at a context of n_ctx tokens. */
+calla_status exec_gpu_schedule(const model_shape *shape, bool prefill, uint32_t n_tokens,
+                               uint32_t n_ctx, exec_stage_fn fn, void *user, calla_error *err);
 
 #endif

@@ -182,11 +182,14 @@ static uint64_t null_image_bytes(const executor *ex, uint32_t n_tokens)
     return sizeof(uint64_t) + (uint64_t)n_tokens * sizeof(int32_t);
 }
 
-static void null_seq_save(executor *ex, const exec_seq *seq, uint8_t *image)
+static calla_status null_seq_save(executor *ex, const exec_seq *seq, uint8_t *image,
+                                  calla_error *err)
 {
     (void)ex;
+    (void)err;
     memcpy(image, &seq->state, sizeof seq->state);
     memcpy(image + sizeof seq->state, seq->tokens, seq->n_tokens * sizeof *seq->tokens);
+    return CALLA_OK;
 }
 
 static calla_status null_seq_load(executor *ex, exec_seq *seq, const uint8_t *image,
@@ -208,19 +211,24 @@ static uint64_t null_state_bytes(const executor *ex)
     return sizeof(uint64_t);
 }
 
-static void null_state_save(executor *ex, const exec_seq *seq, uint8_t *state)
+static calla_status null_state_save(executor *ex, const exec_seq *seq, uint8_t *state,
+                                    calla_error *err)
 {
     (void)ex;
+    (void)err;
     memcpy(state, &seq->state, sizeof seq->state);
+    return CALLA_OK;
 }
 
-static void null_restore(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
-                         const uint8_t *state)
+static calla_status null_restore(executor *ex, exec_seq *dst, const exec_seq *src,
+                                 uint32_t n_tokens, const uint8_t *state, calla_error *err)
 {
     (void)ex;
+    (void)err;
     if (dst != src) memcpy(dst->tokens, src->tokens, n_tokens * sizeof *src->tokens);
     memcpy(&dst->state, state, sizeof dst->state);
     dst->n_tokens = n_tokens;
+    return CALLA_OK;
 }
 
 static const exec_ops null_ops = {

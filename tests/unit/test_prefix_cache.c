@@ -378,17 +378,18 @@ static void test_nano(void **state)
         assert_int_equal(ops->seq_create(e->ex, 200, &a, &err), CALLA_OK);
         assert_int_equal(ops->seq_create(e->ex, 150, &b, &err), CALLA_OK);
         nano_run(e, a, t, 70, want);
-        ops->seq_state_save(e->ex, a, saved);
+        assert_int_equal(ops->seq_state_save(e->ex, a, saved, NULL), CALLA_OK);
         nano_run(e, a, t + 70, NANO_TOKENS - 70, want);
-        ops->seq_restore(e->ex, a, a, 70, saved); /* back in place, another way, and back again */
+        assert_int_equal(ops->seq_restore(e->ex, a, a, 70, saved, NULL),
+                         CALLA_OK); /* back in place, another way, and back again */
         assert_int_equal(ops->seq_position(a), 70);
         nano_run(e, a, t, 60, got);
         assert_memory_not_equal(got, want, bytes);
-        ops->seq_restore(e->ex, a, a, 70, saved);
+        assert_int_equal(ops->seq_restore(e->ex, a, a, 70, saved, NULL), CALLA_OK);
         nano_run(e, a, t + 70, NANO_TOKENS - 70, got);
         assert_memory_equal(got, want, bytes);
         nano_run(e, b, t + 5, 100, got); /* another sequence, shorter, used before */
-        ops->seq_restore(e->ex, b, a, 70, saved);
+        assert_int_equal(ops->seq_restore(e->ex, b, a, 70, saved, NULL), CALLA_OK);
         assert_int_equal(ops->seq_position(b), 70);
         nano_run(e, b, t + 70, NANO_TOKENS - 70, got);
         assert_memory_equal(got, want, bytes);

@@ -281,9 +281,12 @@ static void image_copy(const cpu_exec *ex, exec_seq *seq, uint8_t *image, uint32
         memcpy(seq->conv, image, (size_t)seq->conv_bytes);
 }
 
-static void op_seq_save(executor *base, const exec_seq *seq, uint8_t *image)
+static calla_status op_seq_save(executor *base, const exec_seq *seq, uint8_t *image,
+                                calla_error *err)
 {
+    (void)err;
     image_copy(self_c(base), (exec_seq *)(uintptr_t)seq, image, seq->n_tokens, true);
+    return CALLA_OK;
 }
 
 static calla_status op_seq_load(executor *base, exec_seq *seq, const uint8_t *image,
@@ -304,16 +307,20 @@ static uint64_t op_state_bytes(const executor *base)
     return gdn_bytes(s) + conv_bytes(s);
 }
 
-static void op_state_save(executor *base, const exec_seq *seq, uint8_t *state)
+static calla_status op_state_save(executor *base, const exec_seq *seq, uint8_t *state,
+                                  calla_error *err)
 {
     (void)base;
+    (void)err;
     memcpy(state, seq->gdn, (size_t)seq->gdn_bytes);
     memcpy(state + seq->gdn_bytes, seq->conv, (size_t)seq->conv_bytes);
+    return CALLA_OK;
 }
 
-static void op_restore(executor *base, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
-                       const uint8_t *state)
+static calla_status op_restore(executor *base, exec_seq *dst, const exec_seq *src,
+                               uint32_t n_tokens, const uint8_t *state, calla_error *err)
 {
+    (void)err;
     const model_shape *s = self_c(base)->shape;
     const size_t row = MODEL_HEAD_DIM * src->elem_bytes;
     const size_t n_caches = (size_t)n_full_layers(s) * s->n_kv_heads;
@@ -325,6 +332,7 @@ static void op_restore(executor *base, exec_seq *dst, const exec_seq *src, uint3
     memcpy(dst->gdn, state, (size_t)dst->gdn_bytes);
     memcpy(dst->conv, state + dst->gdn_bytes, (size_t)dst->conv_bytes);
     dst->n_tokens = n_tokens;
+    return CALLA_OK;
 }
 
 static const exec_ops ops = {
