@@ -17,6 +17,7 @@
 #include "exec/executor.h"
 
 #define ENGINE_CHUNK_DEFAULT 512u
+#define ENGINE_CHUNK_GPU     2048u
 #define ENGINE_CHUNK_MAX     4096u
 #define ENGINE_CTX_DEFAULT   4096u
 

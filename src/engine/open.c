@@ -5,12 +5,21 @@
 #include "engine/sysmem.h"
 #include "text/chat.h"
 
+static bool is_backend(const char *name)
+{
+    static const char *const names[] = {"auto", "cpu", "cuda", "simt"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (name == NULL || strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
 static calla_status check_options(const calla_engine_options *o, calla_error *err)
 {
     if (o == NULL || o->model_dir == NULL)
         return err_set(err, CALLA_ERR_ARGUMENT, "model_dir is missing");
-    if (o->backend != NULL && strcmp(o->backend, "auto") != 0 && strcmp(o->backend, "cpu") != 0)
-        return err_set(err, CALLA_ERR_ARGUMENT, "backend must be \"auto\" or \"cpu\", found \"%s\"",
+    if (!is_backend(o->backend))
+        return err_set(err, CALLA_ERR_ARGUMENT,
+                       "backend must be \"auto\", \"cpu\", \"cuda\" or \"simt\", found \"%s\"",
                        o->backend);
     if (o->chunk_tokens > ENGINE_CHUNK_MAX)
         return err_set(err, CALLA_ERR_ARGUMENT, "chunk_tokens must be at most %u, found %u",
@@ -33,13 +42,54 @@ static calla_status check_memory(const calla_engine *e, const exec_options *eo, 
     return memory_check(&plan, 0, e->limit_bytes, n_ctx, err);
 }
 
+/* eo without a chunk size: what suits the device. */
+static exec_options with_chunk(calla_engine *e, const exec_options *eo, uint32_t n)
+{
+    exec_options with = *eo;
+    if (with.chunk_tokens == 0) with.chunk_tokens = n;
+    e->chunk_tokens = with.chunk_tokens;
+    return with;
+}
+
+static calla_status open_cpu(calla_engine *e, const exec_options *eo, calla_error *err)
+{
+    const exec_options with = with_chunk(e, eo, ENGINE_CHUNK_DEFAULT);
+    const calla_status st = check_memory(e, &with, err);
+    return st != CALLA_OK ? st : exec_cpu_create(&e->ex, &e->shape, &e->weights, &with, err);
+}
+
+/* The device's memory is checked by its executor, when weights and sequences are placed there. */
+static calla_status open_gpu(calla_engine *e, const char *driver, const exec_options *eo,
+                             calla_error *err)
+{
+    const exec_options with = with_chunk(e, eo, ENGINE_CHUNK_GPU);
+    const calla_status st = exec_gpu_open(&e->ex, driver, &e->shape, &e->weights, &with, err);
+    if (st == CALLA_OK) e->limit_bytes = UINT64_MAX;
+    return st;
+}
+
+/* "auto": a GPU when there is one that can hold the model; why not, in the log. */
+static calla_status open_executor(calla_engine *e, const calla_engine_options *o,
+                                  const exec_options *eo, calla_error *err)
+{
+    const char *name = o->backend == NULL ? "auto" : o->backend;
+    calla_error why;
+    if (strcmp(name, "cpu") == 0) return open_cpu(e, eo, err);
+    if (strcmp(name, "auto") != 0) return open_gpu(e, name, eo, err);
+    if (o->cpu_variant != NULL || o->kv_type == CALLA_KV_F32) return open_cpu(e, eo, err);
+    if (open_gpu(e, "cuda", eo, &why) == CALLA_OK) return CALLA_OK;
+    engine_log(e, why.code == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_DEBUG : CALLA_LOG_WARN,
+               "no GPU is used: %s", why.message);
+    return open_cpu(e, eo, err);
+}
+
 static calla_status open_parts(calla_engine *e, const calla_engine_options *o, calla_error *err)
 {
     calla_status st;
     calla_error warning;
     const exec_options eo = {
         .n_threads = o->n_threads,
-        .chunk_tokens = o->chunk_tokens == 0 ? ENGINE_CHUNK_DEFAULT : o->chunk_tokens,
+        .chunk_tokens = o->chunk_tokens,
         .kv_type = o->kv_type == CALLA_KV_DEFAULT ? CALLA_KV_BF16 : o->kv_type,
         .variant = o->cpu_variant,
     };
@@ -47,7 +97,6 @@ static calla_status open_parts(calla_engine *e, const calla_engine_options *o, c
     if (e->model_dir == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for an engine");
     e->log = o->log;
     e->log_user = o->log_user;
-    e->chunk_tokens = eo.chunk_tokens;
     e->limit_bytes = o->memory_limit_bytes != 0 ? o->memory_limit_bytes : sysmem_available();
 
     TRY(checkpoint_open(&e->ck, o->model_dir, err));
@@ -60,11 +109,10 @@ static calla_status open_parts(calla_engine *e, const calla_engine_options *o, c
                    "skipped %u vision and %u multi-token-prediction tensors (%.1f MB)",
                    e->weights.n_skipped_vision, e->weights.n_skipped_mtp,
                    (double)e->weights.skipped_bytes / 1e6);
-    TRY(check_memory(e, &eo, err));
     TRY(calla_tokenizer_open(&e->tok, o->model_dir, err));
     if (chat_template_check(o->model_dir, &warning) != CALLA_OK)
         engine_log(e, CALLA_LOG_WARN, "%s", warning.message);
-    TRY(exec_cpu_create(&e->ex, &e->shape, &e->weights, &eo, err));
+    TRY(open_executor(e, o, &eo, err));
     TRY(engine_assemble(e, err));
 fail:
     return st;

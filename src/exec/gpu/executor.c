@@ -1,0 +1,327 @@
+/* Creation, the memory plan, the table of operations. */
+#include "exec/gpu/gpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Scratch is described once, by scratch_layout(), which runs twice: to measure, then to hand out.
+ */
+static gpu_view carve(gpu_scratch *s, uint64_t bytes)
+{
+    const gpu_view v = {s->buf, s->bytes, bytes};
+    s->bytes += (bytes + 255) / 256 * 256;
+    return v;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t op_bytes(const model_shape *s, uint32_t chunk)
+{
+    const uint32_t segs = chunk / 2 < GPU_SEGS_MAX ? chunk / 2 + 1 : GPU_SEGS_MAX;
+    uint64_t n = op_moe_scratch(s, GPU_DECODE_MAX);
+    n = max_u64(n, op_gemv_scratch(s, GPU_DECODE_MAX));
+    n = max_u64(n, op_attn_step_scratch(s, GPU_DECODE_MAX, gpu_len_bucket(s->max_context)));
+    n = max_u64(n, op_moe_gemm_scratch(s, chunk));
+    n = max_u64(n, op_gdn_scan_scratch(s, chunk, segs));
+    n = max_u64(n, op_attn_scan_scratch(s, chunk, segs));
+    return max_u64(n, op_argmax_scratch(s, GPU_DECODE_MAX));
+}
+
+static void scratch_layout(gpu_scratch *t, const model_shape *s, uint32_t chunk)
+{
+    const uint64_t n = chunk < GPU_DECODE_MAX ? GPU_DECODE_MAX : chunk;
+    const uint32_t n1 = shape_conv_channels(s) + shape_gdn_v_width(s) + 2 * s->gdn_v_heads;
+    const uint32_t n2 = 2 * shape_q_width(s) + 2 * shape_kv_width(s);
+    const uint32_t mix =
+        shape_q_width(s) > shape_gdn_v_width(s) ? shape_q_width(s) : shape_gdn_v_width(s);
+    t->bytes = 0;
+    t->router = carve(t, op_router_scratch(s, GPU_DECODE_MAX));
+    t->gdn = carve(t, op_gdn_step_scratch(s, GPU_DECODE_MAX));
+    t->zero = (gpu_view){t->buf, 0, t->bytes};
+    t->tok = carve(t, n * sizeof(tok_entry));
+    t->seg = carve(t, GPU_SEGS_MAX * sizeof(seg_entry));
+    t->rows_of = carve(t, GPU_DECODE_MAX * 4);
+    t->x = carve(t, n * s->hidden * 4);
+    t->xn = carve(t, n * s->hidden * 2);
+    t->y = carve(t, n * (n1 > n2 ? n1 : n2) * 4);
+    t->o = carve(t, max_u64(n * mix * 2, (uint64_t)GPU_DECODE_MAX * mix * 4));
+    t->rope = carve(t, n * MODEL_ROTARY_DIM * 4);
+    t->ids = carve(t, n * s->n_experts_used * 4);
+    t->weights = carve(t, n * (s->n_experts_used + 1u) * 4);
+    t->route_logits = carve(t, n * (s->n_experts + 1u) * 4);
+    t->logits = carve(t, (uint64_t)GPU_LOGIT_ROWS * s->n_vocab * 4);
+    t->best = carve(t, GPU_DECODE_MAX * 4);
+    t->op = carve(t, op_bytes(s, chunk));
+}
+
+static uint32_t chunk_of(const exec_options *o)
+{
+    const uint32_t n = o->chunk_tokens == 0 ? GPU_CHUNK_DEFAULT : o->chunk_tokens;
+    return n > GPU_CHUNK_MAX ? GPU_CHUNK_MAX : n;
+}
+
+static void plan_seq(const model_shape *s, uint32_t n_ctx, exec_plan *plan)
+{
+    plan->kv_bytes = gpu_arena_bytes(s, n_ctx, 0);
+    plan->state_bytes = gpu_arena_bytes(s, 0, 1);
+}
+
+void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
+                   exec_plan *plan)
+{
+    gpu_scratch t = {0};
+    scratch_layout(&t, shape, chunk_of(options));
+    plan_seq(shape, n_ctx, plan);
+    plan->scratch_bytes = t.bytes;
+}
+
+/* ---- operations ---- */
+
+void gpu_programs_forget(gpu_exec *ex)
+{
+    for (uint32_t i = 0; i < GPU_PROGRAMS_MAX; i++) {
+        if (ex->programs[i].program != NULL)
+            ex->dev->ops->program_destroy(ex->dev, ex->programs[i].program);
+        ex->programs[i].program = NULL;
+    }
+}
+
+static void destroy_buffers(gpu_exec *ex, gpu_buffer **list, uint32_t n)
+{
+    for (uint32_t i = 0; list != NULL && i < n; i++)
+        if (list[i] != NULL) ex->dev->ops->buffer_destroy(ex->dev, list[i]);
+    mem_free(list);
+}
+
+static void op_destroy(executor *base)
+{
+    if (base == NULL) return;
+    gpu_exec *ex = gpu_self(base);
+    gpu_programs_forget(ex);
+    destroy_buffers(ex, ex->k, ex->n_full);
+    destroy_buffers(ex, ex->v, ex->n_full);
+    destroy_buffers(ex, ex->state, ex->n_gdn);
+    destroy_buffers(ex, ex->ring, ex->n_gdn);
+    gpu_weights_free(&ex->w, ex->dev);
+    if (ex->s.buf != NULL) ex->dev->ops->buffer_destroy(ex->dev, ex->s.buf);
+    if (ex->mm != NULL) ex->dev->ops->buffer_destroy(ex->dev, ex->mm);
+    recorder_destroy(ex->rec);
+    ex->dev->ops->destroy(ex->dev);
+    mem_free(ex->seqs);
+    mem_free(ex->slot_used);
+    mem_free(ex->tok_host);
+    mem_free(ex->seg_host);
+    mem_free(ex->host);
+    mem_free(ex);
+}
+
+static const char *op_variant(const executor *ex)
+{
+    return gpu_self_c(ex)->variant;
+}
+
+static uint32_t op_n_threads(const executor *ex)
+{
+    (void)ex;
+    return 1;
+}
+
+static void op_plan(const executor *base, uint32_t n_ctx, exec_plan *plan)
+{
+    const gpu_exec *ex = gpu_self_c(base);
+    plan_seq(ex->shape, n_ctx, plan);
+    plan->scratch_bytes = ex->s.bytes;
+}
+
+static uint32_t op_seq_position(const exec_seq *seq)
+{
+    return seq->n_tokens;
+}
+
+static void op_seq_reset(executor *base, exec_seq *seq)
+{
+    (void)base;
+    seq->n_tokens = 0;
+}
+
+static calla_status op_run(executor *base, const exec_segment *segs, uint32_t n_segs,
+                           calla_error *err)
+{
+    return gpu_forward(gpu_self(base), segs, n_segs, err);
+}
+
+/* Makes ctx.mm large enough for a whole chunk. */
+calla_status gpu_mm_reserve(gpu_exec *ex, calla_error *err)
+{
+    const gpu_ops *ops = ex->dev->ops;
+    const uint64_t bytes = op_mm_scratch(&ex->ctx, ex->chunk);
+    if (bytes == 0 || (ex->mm != NULL && ops->buffer_bytes(ex->mm) >= bytes)) return CALLA_OK;
+    if (ex->mm != NULL) ops->buffer_destroy(ex->dev, ex->mm);
+    ex->mm = NULL;
+    ex->ctx.mm = (gpu_view){NULL, 0, 0};
+    const calla_status st =
+        ops->buffer_create(ex->dev, GPU_MEM_DEVICE, bytes, "products", &ex->mm, err);
+    if (st == CALLA_OK) ex->ctx.mm = (gpu_view){ex->mm, 0, bytes};
+    return st;
+}
+
+static const char *const switch_names[GPU_SW_COUNT] = {
+#define S(name) #name,
+    GPU_SWITCHES(S)
+#undef S
+};
+
+static calla_status op_ablate(executor *base, const char *list, calla_error *err)
+{
+    gpu_exec *ex = gpu_self(base);
+    gpu_programs_forget(ex);
+    memset(ex->ctx.off, 0, sizeof ex->ctx.off);
+    while (list != NULL && *list != '\0') {
+        const size_t n = strcspn(list, ",");
+        uint32_t i = 0;
+        while (i < GPU_SW_COUNT &&
+               (strlen(switch_names[i]) != n || strncmp(list, switch_names[i], n) != 0))
+            i++;
+        if (i == GPU_SW_COUNT)
+            return err_set(err, CALLA_ERR_ARGUMENT, "there is no mechanism \"%.*s\" to ablate",
+                           (int)n, list);
+        ex->ctx.off[i] = true;
+        list += n;
+        if (*list == ',') list++;
+    }
+    return gpu_mm_reserve(ex, err);
+}
+
+/* The program calls itself by its device. */
+static exec_ops make_ops(const char *name)
+{
+    return (exec_ops){
+        .name = name,
+        .destroy = op_destroy,
+        .variant = op_variant,
+        .n_threads = op_n_threads,
+        .plan = op_plan,
+        .seq_create = gpu_seq_create,
+        .seq_destroy = gpu_seq_destroy,
+        .seq_position = op_seq_position,
+        .seq_reset = op_seq_reset,
+        .run = op_run,
+        .seq_image_bytes = gpu_image_bytes,
+        .seq_save = gpu_seq_save,
+        .seq_load = gpu_seq_load,
+        .seq_state_bytes = gpu_state_bytes,
+        .seq_state_save = gpu_state_save,
+        .seq_restore = gpu_seq_restore,
+        .copy_bandwidth = gpu_copy_bandwidth,
+        .ablate = op_ablate,
+        .profile = gpu_profile,
+    };
+}
+
+/* ---- creation ---- */
+
+static calla_status check(const model_shape *s, const exec_options *o, calla_error *err)
+{
+    if (o->kv_type == CALLA_KV_F32)
+        return err_set(err, CALLA_ERR_UNSUPPORTED,
+                       "a GPU keeps keys and values as bf16; f32 needs the cpu backend");
+    if (s->n_heads / s->n_kv_heads > 16 || s->hidden % 64 != 0 || s->expert_width % 64 != 0)
+        return err_set(err, CALLA_ERR_UNSUPPORTED,
+                       "a GPU takes up to 16 query heads for each KV head, found %u",
+                       s->n_heads / s->n_kv_heads);
+    return CALLA_OK;
+}
+
+static calla_status check_memory(gpu_exec *ex, uint64_t scratch, calla_error *err)
+{
+    gpu_limits lim;
+    ex->dev->ops->limits(ex->dev, &lim);
+    (void)snprintf(ex->variant, sizeof ex->variant, "%s", lim.name);
+    ex->ctx.n_cores = lim.n_cores;
+    const uint64_t weights = gpu_weights_bytes(ex->shape);
+    if (lim.total_bytes == 0 || weights + scratch <= lim.free_bytes) return CALLA_OK;
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    return err_set(err, CALLA_ERR_MEMORY,
+                   "not enough GPU memory: %.2f GiB of weights + %.2f GiB of scratch, %.2f of "
+                   "%.2f GiB free on %s",
+                   (double)weights / gib, (double)scratch / gib, (double)lim.free_bytes / gib,
+                   (double)lim.total_bytes / gib, lim.name);
+}
+
+static calla_status allocate(gpu_exec *ex, calla_error *err)
+{
+    const gpu_ops *ops = ex->dev->ops;
+    ex->k = mem_array(ex->n_full, sizeof *ex->k);
+    ex->v = mem_array(ex->n_full, sizeof *ex->v);
+    ex->state = mem_array(ex->n_gdn, sizeof *ex->state);
+    ex->ring = mem_array(ex->n_gdn, sizeof *ex->ring);
+    ex->tok_host =
+        mem_array(ex->chunk < GPU_DECODE_MAX ? GPU_DECODE_MAX : ex->chunk, sizeof *ex->tok_host);
+    ex->seg_host = mem_array(GPU_SEGS_MAX, sizeof *ex->seg_host);
+    ex->host = mem_array(2u * MODEL_GDN_DIM * MODEL_GDN_DIM, sizeof *ex->host);
+    if (ex->k == NULL || ex->v == NULL || ex->state == NULL || ex->ring == NULL ||
+        ex->tok_host == NULL || ex->seg_host == NULL || ex->host == NULL)
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for the executor");
+    scratch_layout(&ex->s, ex->shape, ex->chunk);
+    calla_status st = check_memory(ex, ex->s.bytes, err);
+    if (st == CALLA_OK)
+        st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, ex->s.bytes, "scratch", &ex->s.buf, err);
+    if (st != CALLA_OK) return st;
+    scratch_layout(&ex->s, ex->shape, ex->chunk);
+    st = gpu_mm_reserve(ex, err);
+    return st == CALLA_OK ? ops->zero(ex->dev, ex->s.zero, err) : st;
+}
+
+calla_status gpu_exec_create(executor **out, gpu_device *dev, const model_shape *shape,
+                             const model_weights *weights, const exec_options *options,
+                             calla_error *err)
+{
+    gpu_exec *ex = mem_alloc(sizeof *ex);
+    if (ex == NULL) {
+        dev->ops->destroy(dev);
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for the executor");
+    }
+    ex->ops = make_ops(dev->ops->name);
+    ex->base.ops = &ex->ops;
+    ex->dev = dev;
+    ex->shape = shape;
+    ex->chunk = chunk_of(options);
+    ex->n_full = shape->n_layers / shape->full_interval;
+    ex->n_gdn = shape->n_layers - ex->n_full;
+    ex->ctx.shape = shape;
+    calla_status st = check(shape, options, err);
+    if (st == CALLA_OK) st = recorder_create(&ex->rec, dev, err);
+    ex->ctx.rec = ex->rec;
+    if (st == CALLA_OK) st = allocate(ex, err);
+    if (st == CALLA_OK)
+        st = weights == NULL ? gpu_weights_place(&ex->w, dev, shape, err)
+                             : gpu_weights_load(&ex->w, dev, shape, weights, options->n_threads,
+                                                NULL, NULL, err);
+    if (st != CALLA_OK) {
+        op_destroy(&ex->base);
+        return st;
+    }
+    *out = &ex->base;
+    return CALLA_OK;
+}
+
+calla_status exec_gpu_open(executor **out, const char *driver, const model_shape *shape,
+                           const model_weights *weights, const exec_options *options,
+                           calla_error *err)
+{
+    gpu_device *dev = NULL;
+    calla_status st;
+    *out = NULL;
+    if (strcmp(driver, "cuda") == 0)
+        st = gpu_cuda_create(&dev, 0, err);
+    else if (strcmp(driver, "simt") == 0)
+        st = gpu_simt_create(&dev, &(gpu_simt_options){.threads = options->n_threads}, err);
+    else
+        st = err_set(err, CALLA_ERR_UNSUPPORTED, "there is no GPU driver \"%s\"", driver);
+    return st == CALLA_OK ? gpu_exec_create(out, dev, shape, weights, options, err) : st;
+}

@@ -1,0 +1,123 @@
+/* gpu.h - the GPU executor's own state (executor.c creates, seq.c keeps sequences, forward.c runs).
+ *
+ * Owns:       the device, weights, scratch, the arenas of all sequences, recorded programs.
+ * Invariants: K, V, recurrent state and ring are one buffer a layer, shared by all sequences: a
+ *             sequence is a run of rows and a slot in each. A larger arena replaces a smaller one
+ *             when a sequence is created; recorded programs are forgotten then.
+ *             A failed run leaves the sequences of that call empty (position 0): their recurrent
+ *             state may have advanced. Others are untouched unless the device is lost.
+ * Threads:    those of executor.h.
+ */
+#ifndef CALLA_EXEC_GPU_GPU_H
+#define CALLA_EXEC_GPU_GPU_H
+
+#include "exec/executor.h"
+#include "exec/gpu/ops.h"
+#include "exec/gpu/pack.h"
+
+#define GPU_DECODE_MAX    16u /* sequences of one decode step */
+#define GPU_CHUNK_DEFAULT 2048u
+#define GPU_CHUNK_MAX     8192u
+#define GPU_LOGIT_ROWS    64u /* rows of lm_head's product at once, for EXEC_LOGITS_ALL */
+#define GPU_SEGS_MAX      64u /* segments of one prefill chunk */
+#define GPU_PROGRAMS_MAX  24u
+
+struct exec_seq {
+    uint32_t n_ctx, n_tokens;
+    uint32_t slot, kv_row;
+};
+
+typedef struct gpu_scratch {
+    gpu_buffer *buf;
+    gpu_view tok, seg, rows_of; /* tables */
+    gpu_view x, xn, y, o, rope; /* activations */
+    gpu_view ids, weights, route_logits;
+    gpu_view logits, best;
+    gpu_view op; /* scratch of the step that is running */
+    /* Begin with counters that are zero between programs. */
+    gpu_view zero, router, gdn; /* zero: both */
+    uint64_t bytes;
+} gpu_scratch;
+
+typedef struct program_key {
+    uint32_t n, max_len, logits;
+} program_key;
+
+typedef struct cached_program {
+    program_key key;
+    gpu_program *program; /* NULL: free */
+    uint64_t last_use;
+} cached_program;
+
+typedef struct gpu_exec {
+    executor base;
+    exec_ops ops; /* base.ops points here: the name is the device's */
+    gpu_device *dev;
+    const model_shape *shape;
+    gpu_weights w;
+    gpu_context ctx;
+    recorder *rec;
+    char variant[128];
+    uint32_t chunk;
+    gpu_scratch s;
+    gpu_buffer *mm; /* ctx.mm: what the products need by the switches */
+    /* arenas */
+    gpu_buffer **k, **v;        /* [n_full] */
+    gpu_buffer **state, **ring; /* [n_gdn] */
+    uint32_t n_full, n_gdn;
+    uint32_t n_rows, n_slots;
+    exec_seq **seqs; /* by kv_row */
+    uint32_t n_seqs, cap_seqs;
+    uint8_t *slot_used; /* [n_slots] */
+    cached_program programs[GPU_PROGRAMS_MAX];
+    uint64_t use_count;
+    tok_entry *tok_host; /* [chunk] */
+    seg_entry *seg_host;
+    float *host; /* one head's state */
+} gpu_exec;
+
+/* executor.c */
+/* Takes the device over, also on failure. weights NULL: placed, not loaded. */
+calla_status gpu_exec_create(executor **out, gpu_device *dev, const model_shape *shape,
+                             const model_weights *weights, const exec_options *options,
+                             calla_error *err);
+void gpu_programs_forget(gpu_exec *ex);
+calla_status gpu_mm_reserve(gpu_exec *ex, calla_error *err);
+uint64_t gpu_arena_bytes(const model_shape *s, uint32_t n_rows, uint32_t n_slots);
+
+/* forward.c */
+calla_status gpu_forward(gpu_exec *ex, const exec_segment *segs, uint32_t n_segs, calla_error *err);
+/* Records one decode step or one prefill chunk into ex->rec. */
+void gpu_record_decode(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t n_logits);
+void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_len,
+                        uint32_t first_layer, uint32_t end_layer);
+/* The bound for the grid of attention: at least len, one of few values. */
+uint32_t gpu_len_bucket(uint32_t len);
+
+/* profile.c */
+double gpu_copy_bandwidth(executor *base);
+calla_status gpu_profile(executor *base, bool prefill, uint32_t n_tokens, uint32_t n_ctx,
+                         exec_stage_fn fn, void *user, calla_error *err);
+
+/* seq.c */
+calla_status gpu_seq_create(executor *base, uint32_t n_ctx, exec_seq **out, calla_error *err);
+void gpu_seq_destroy(executor *base, exec_seq *seq);
+uint64_t gpu_image_bytes(const executor *base, uint32_t n_tokens);
+calla_status gpu_seq_save(executor *base, const exec_seq *seq, uint8_t *image, calla_error *err);
+calla_status gpu_seq_load(executor *base, exec_seq *seq, const uint8_t *image, uint32_t n_tokens,
+                          calla_error *err);
+uint64_t gpu_state_bytes(const executor *base);
+calla_status gpu_state_save(executor *base, const exec_seq *seq, uint8_t *state, calla_error *err);
+calla_status gpu_seq_restore(executor *base, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
+                             const uint8_t *state, calla_error *err);
+
+static inline gpu_exec *gpu_self(executor *ex)
+{
+    return (gpu_exec *)(void *)ex;
+}
+static inline const gpu_exec *gpu_self_c(const executor *ex)
+{
+    return (const gpu_exec *)(const void *)ex;
+}
+
+#endif

@@ -1,0 +1,374 @@
+#include "exec/gpu/pack.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/ck.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#define PACK_ALIGN 256u
+
+/* Hands out aligned places of a blob. */
+typedef struct carver {
+    gpu_buffer *buf;
+    uint64_t used;
+} carver;
+
+static gpu_view carve(carver *c, uint64_t bytes)
+{
+    const gpu_view v = {c->buf, c->used, bytes};
+    c->used += (bytes + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+    return v;
+}
+
+static gpu_q4 carve_q4(carver *c, uint32_t rows, uint32_t cols)
+{
+    gpu_q4 m = {.rows = rows, .cols = cols};
+    m.codes = carve(c, (uint64_t)rows * (cols / 2));
+    m.sb = carve(c, (uint64_t)rows * (cols / 64) * 4);
+    return m;
+}
+
+static gpu_q8 carve_q8(carver *c, uint32_t rows, uint32_t cols)
+{
+    gpu_q8 m = {.rows = rows, .cols = cols};
+    m.codes = carve(c, (uint64_t)rows * cols);
+    m.sb = carve(c, (uint64_t)rows * (cols / 64) * 4);
+    return m;
+}
+
+/* Bytes of a slab's parts, in order: gate and up codes, their sb, down codes, its sb. */
+static void slab_parts(const model_shape *s, uint64_t part[4])
+{
+    const uint64_t w = s->expert_width, h = s->hidden;
+    part[0] = 2 * w * (h / 2);
+    part[1] = 2 * w * (h / 64) * 4;
+    part[2] = h * (w / 2);
+    part[3] = h * (w / 64) * 4;
+}
+
+static gpu_bank carve_bank(carver *c, const model_shape *s)
+{
+    uint64_t p[4];
+    slab_parts(s, p);
+    const uint64_t slab = p[0] + p[1] + p[2] + p[3];
+    return (gpu_bank){carve(c, slab * (s->n_experts + 1u)), (uint32_t)slab};
+}
+
+static void layout_globals(carver *c, const model_shape *s, gpu_weights *w)
+{
+    w->embed = carve_q4(c, s->n_vocab, s->hidden);
+    w->lm_head = carve_q4(c, s->n_vocab, s->hidden);
+    w->final_norm = carve(c, (uint64_t)s->hidden * 4);
+    w->inv_freq = carve(c, MODEL_ROTARY_DIM / 2 * 4);
+}
+
+static void layout_layer(carver *c, const model_shape *s, uint32_t i, gpu_layer *l)
+{
+    l->input_norm = carve(c, (uint64_t)s->hidden * 4);
+    l->post_norm = carve(c, (uint64_t)s->hidden * 4);
+    if (shape_is_full(s, i)) {
+        l->in = carve_q4(c, 2 * shape_q_width(s) + 2 * shape_kv_width(s), s->hidden);
+        l->out = carve_q4(c, s->hidden, shape_q_width(s));
+        l->attn.q_norm = carve(c, MODEL_HEAD_DIM * 4);
+        l->attn.k_norm = carve(c, MODEL_HEAD_DIM * 4);
+    } else {
+        const uint32_t vw = shape_gdn_v_width(s), ch = shape_conv_channels(s);
+        l->in = carve_q4(c, ch + vw + 2 * s->gdn_v_heads, s->hidden);
+        l->out = carve_q4(c, s->hidden, vw);
+        l->gdn.conv = carve(c, (uint64_t)MODEL_CONV_KERNEL * ch * 4);
+        l->gdn.rate = carve(c, (uint64_t)s->gdn_v_heads * 4);
+        l->gdn.dt = carve(c, (uint64_t)s->gdn_v_heads * 4);
+        l->gdn.norm = carve(c, MODEL_GDN_DIM * 4);
+    }
+    l->router = carve_q8(c, s->n_experts + 1u, s->hidden);
+    l->bank = carve_bank(c, s);
+}
+
+static uint64_t blob_bytes(const model_shape *s, uint32_t i_blob)
+{
+    carver c = {0};
+    gpu_weights g;
+    gpu_layer l;
+    if (i_blob == 0)
+        layout_globals(&c, s, &g);
+    else
+        layout_layer(&c, s, i_blob - 1, &l);
+    return c.used;
+}
+
+uint64_t gpu_weights_bytes(const model_shape *s)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i <= s->n_layers; i++)
+        n += blob_bytes(s, i);
+    return n;
+}
+
+/* ---- filling ---- */
+
+/* Rows of m to rows first, first + step, ... of a packed matrix. */
+static void put_rows(uint8_t *codes, uint8_t *sb, const matrix *m, uint32_t first, uint32_t step)
+{
+    const uint32_t n_groups = m->cols / MODEL_QUANT_GROUP;
+    for (uint32_t r = 0; r < m->rows; r++) {
+        const size_t to = first + (size_t)r * step;
+        memcpy(codes + to * m->row_bytes, m->data + (size_t)r * m->row_bytes, m->row_bytes);
+        uint8_t *p = sb + to * n_groups * 4;
+        const uint8_t *scale = m->scales + (size_t)r * n_groups * 2;
+        const uint8_t *bias = m->biases + (size_t)r * n_groups * 2;
+        for (uint32_t g = 0; g < n_groups; g++, p += 4) {
+            memcpy(p, scale + (size_t)2 * g, 2);
+            memcpy(p + 2, bias + (size_t)2 * g, 2);
+        }
+    }
+}
+
+typedef struct fill {
+    const model_shape *s;
+    const layer_weights *lw;
+    const gpu_layer *l;
+    uint8_t *blob;
+} fill;
+
+static void put_q4(uint8_t *blob, const gpu_q4 *to, const matrix *m, uint32_t n)
+{
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < n; row += m[i].rows, i++)
+        put_rows(blob + to->codes.off, blob + to->sb.off, &m[i], row, 1);
+}
+
+static void put_floats(uint8_t *blob, gpu_view v, const float *x)
+{
+    memcpy(blob + v.off, x, v.bytes);
+}
+
+/* One expert's slab; i_expert == n_experts is the shared expert. */
+static void fill_expert(void *p, uint32_t i_expert, uint32_t i_thread)
+{
+    (void)i_thread;
+    const fill *f = p;
+    const bool shared = i_expert == f->s->n_experts;
+    const matrix gate = shared ? f->lw->shared_gate : expert_matrix(&f->lw->gate, i_expert);
+    const matrix up = shared ? f->lw->shared_up : expert_matrix(&f->lw->up, i_expert);
+    const matrix down = shared ? f->lw->shared_down : expert_matrix(&f->lw->down, i_expert);
+    uint64_t part[4];
+    slab_parts(f->s, part);
+    uint8_t *slab = f->blob + f->l->bank.slabs.off + (uint64_t)i_expert * f->l->bank.slab_bytes;
+    put_rows(slab, slab + part[0], &gate, 0, 2);
+    put_rows(slab, slab + part[0], &up, 1, 2);
+    slab += part[0] + part[1];
+    put_rows(slab, slab + part[2], &down, 0, 1);
+}
+
+static void fill_layer(const fill *f, bool full)
+{
+    const layer_weights *lw = f->lw;
+    uint8_t *b = f->blob;
+    put_floats(b, f->l->input_norm, lw->input_norm);
+    put_floats(b, f->l->post_norm, lw->post_norm);
+    if (full) {
+        const matrix in[] = {lw->q, lw->k, lw->v};
+        put_q4(b, &f->l->in, in, 3);
+        put_q4(b, &f->l->out, &lw->o, 1);
+        put_floats(b, f->l->attn.q_norm, lw->q_norm);
+        put_floats(b, f->l->attn.k_norm, lw->k_norm);
+    } else {
+        const matrix in[] = {lw->in_qkv, lw->in_z, lw->in_b, lw->in_a};
+        put_q4(b, &f->l->in, in, 4);
+        put_q4(b, &f->l->out, &lw->gdn_out, 1);
+        put_floats(b, f->l->gdn.conv, lw->conv);
+        put_floats(b, f->l->gdn.dt, lw->dt_bias);
+        put_floats(b, f->l->gdn.norm, lw->gdn_norm);
+        float *rate = (float *)(void *)(b + f->l->gdn.rate.off);
+        for (uint32_t h = 0; h < f->s->gdn_v_heads; h++)
+            rate[h] = expf(lw->a_log[h]);
+    }
+    put_rows(b + f->l->router.codes.off, b + f->l->router.sb.off, &lw->router, 0, 1);
+    put_rows(b + f->l->router.codes.off, b + f->l->router.sb.off, &lw->shared_router,
+             f->s->n_experts, 1);
+}
+
+static void fill_globals(uint8_t *blob, const gpu_weights *g, const model_shape *s,
+                         const model_weights *w)
+{
+    put_q4(blob, &g->embed, &w->embed, 1);
+    put_q4(blob, &g->lm_head, &w->lm_head, 1);
+    put_floats(blob, g->final_norm, w->final_norm);
+    float *inv = (float *)(void *)(blob + g->inv_freq.off);
+    for (uint32_t i = 0; i < MODEL_ROTARY_DIM / 2; i++)
+        inv[i] = (float)(1.0 / pow((double)s->rope_theta, 2.0 * i / MODEL_ROTARY_DIM));
+}
+
+/* ---- checking ---- */
+
+static calla_status check_matrix(const matrix *m, mat_type want, const char *name, uint32_t layer,
+                                 calla_error *err)
+{
+    if (m->type == want) return CALLA_OK;
+    return err_set(err, CALLA_ERR_UNSUPPORTED,
+                   "layer %u, %s: a GPU needs the checkpoint in MLX's %s-bit format, found %s",
+                   layer, name, want == MAT_Q4 ? "4" : "8",
+                   m->type == MAT_Q4   ? "4-bit"
+                   : m->type == MAT_Q8 ? "8-bit"
+                                       : "unquantised weights");
+}
+
+static calla_status check_layer(const layer_weights *l, bool full, uint32_t i, calla_error *err)
+{
+    const struct {
+        const matrix *m;
+        mat_type type;
+        const char *name;
+        bool used;
+    } all[] = {
+        {&l->q, MAT_Q4, "q_proj", full},
+        {&l->k, MAT_Q4, "k_proj", full},
+        {&l->v, MAT_Q4, "v_proj", full},
+        {&l->o, MAT_Q4, "o_proj", full},
+        {&l->in_qkv, MAT_Q4, "in_proj_qkv", !full},
+        {&l->in_z, MAT_Q4, "in_proj_z", !full},
+        {&l->in_b, MAT_Q4, "in_proj_b", !full},
+        {&l->in_a, MAT_Q4, "in_proj_a", !full},
+        {&l->gdn_out, MAT_Q4, "out_proj", !full},
+        {&l->router, MAT_Q8, "mlp.gate", true},
+        {&l->shared_router, MAT_Q8, "shared_expert_gate", true},
+        {&l->gate.first, MAT_Q4, "switch_mlp.gate_proj", true},
+        {&l->up.first, MAT_Q4, "switch_mlp.up_proj", true},
+        {&l->down.first, MAT_Q4, "switch_mlp.down_proj", true},
+        {&l->shared_gate, MAT_Q4, "shared_expert.gate_proj", true},
+        {&l->shared_up, MAT_Q4, "shared_expert.up_proj", true},
+        {&l->shared_down, MAT_Q4, "shared_expert.down_proj", true},
+    };
+    for (size_t j = 0; j < sizeof all / sizeof *all; j++) {
+        if (!all[j].used) continue;
+        const calla_status st = check_matrix(all[j].m, all[j].type, all[j].name, i, err);
+        if (st != CALLA_OK) return st;
+    }
+    return CALLA_OK;
+}
+
+static calla_status check(const model_shape *s, const model_weights *w, calla_error *err)
+{
+    if (s->shared_width != s->expert_width)
+        return err_set(err, CALLA_ERR_UNSUPPORTED,
+                       "a GPU needs shared_expert_intermediate_size = moe_intermediate_size, "
+                       "found %u and %u",
+                       s->shared_width, s->expert_width);
+    calla_status st = check_matrix(&w->embed, MAT_Q4, "embed_tokens", 0, err);
+    if (st == CALLA_OK) st = check_matrix(&w->lm_head, MAT_Q4, "lm_head", 0, err);
+    for (uint32_t i = 0; i < s->n_layers && st == CALLA_OK; i++)
+        st = check_layer(&w->layers[i], shape_is_full(s, i), i, err);
+    return st;
+}
+
+/* ---- loading ---- */
+
+typedef struct loader {
+    gpu_weights *out;
+    gpu_device *d;
+    const model_shape *s;
+    const model_weights *w;
+    pool *pool;
+    uint8_t *staging;
+} loader;
+
+static void fill_blob(const loader *ld, uint32_t i_blob)
+{
+    const model_shape *s = ld->s;
+    if (i_blob == 0) {
+        fill_globals(ld->staging, ld->out, s, ld->w);
+        return;
+    }
+    const uint32_t i = i_blob - 1;
+    fill f = {s, &ld->w->layers[i], &ld->out->layers[i], ld->staging};
+    fill_layer(&f, shape_is_full(s, i));
+    pool_run(ld->pool, fill_expert, &f, s->n_experts + 1u);
+}
+
+static calla_status place_blob(gpu_weights *out, gpu_device *d, const model_shape *s,
+                               uint32_t i_blob, calla_error *err)
+{
+    const uint64_t bytes = blob_bytes(s, i_blob);
+    gpu_buffer **buf = &out->bufs[i_blob];
+    const calla_status st = d->ops->buffer_create(
+        d, GPU_MEM_DEVICE, bytes, i_blob == 0 ? "weights" : "layer weights", buf, err);
+    if (st != CALLA_OK) return st;
+    carver c = {.buf = *buf};
+    if (i_blob == 0)
+        layout_globals(&c, s, out);
+    else
+        layout_layer(&c, s, i_blob - 1, &out->layers[i_blob - 1]);
+    out->bytes += bytes;
+    return CALLA_OK;
+}
+
+static calla_status place(gpu_weights *out, const model_shape *s, calla_error *err)
+{
+    *out = (gpu_weights){.n_bufs = s->n_layers + 1u};
+    out->layers = mem_array(s->n_layers, sizeof *out->layers);
+    out->bufs = mem_array(out->n_bufs, sizeof(gpu_buffer *));
+    if (out->layers != NULL && out->bufs != NULL) return CALLA_OK;
+    return err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
+}
+
+calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
+                               calla_error *err)
+{
+    calla_status st = place(out, s, err);
+    for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++)
+        st = place_blob(out, d, s, i, err);
+    if (st != CALLA_OK) gpu_weights_free(out, d);
+    return st;
+}
+
+static calla_status load_blob(loader *ld, uint32_t i_blob, calla_error *err)
+{
+    const calla_status st = place_blob(ld->out, ld->d, ld->s, i_blob, err);
+    if (st != CALLA_OK) return st;
+    gpu_buffer *buf = ld->out->bufs[i_blob];
+    fill_blob(ld, i_blob);
+    return ld->d->ops->write(ld->d, (gpu_view){buf, 0, blob_bytes(ld->s, i_blob)}, ld->staging,
+                             err);
+}
+
+static uint64_t largest_blob(const model_shape *s)
+{
+    uint64_t max = 0;
+    for (uint32_t i = 0; i <= s->n_layers; i++)
+        if (blob_bytes(s, i) > max) max = blob_bytes(s, i);
+    return max;
+}
+
+calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
+                              const model_weights *w, uint32_t n_threads,
+                              void (*progress)(void *user, uint64_t done, uint64_t total),
+                              void *user, calla_error *err)
+{
+    *out = (gpu_weights){0};
+    calla_status st = check(s, w, err);
+    if (st == CALLA_OK) st = place(out, s, err);
+    const uint64_t total = gpu_weights_bytes(s), staging = largest_blob(s);
+    loader ld = {.out = out, .d = d, .s = s, .w = w};
+    if (st == CALLA_OK) st = pool_create(&ld.pool, n_threads, err);
+    if (st == CALLA_OK && (ld.staging = mem_alloc_pages((size_t)staging)) == NULL)
+        st = err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
+    for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++) {
+        st = load_blob(&ld, i, err);
+        if (st == CALLA_OK && progress != NULL) progress(user, out->bytes, total);
+    }
+    pool_destroy(ld.pool);
+    mem_free_pages(ld.staging, (size_t)staging);
+    if (st != CALLA_OK) gpu_weights_free(out, d);
+    return st;
+}
+
+void gpu_weights_free(gpu_weights *w, gpu_device *d)
+{
+    for (uint32_t i = 0; w->bufs != NULL && i < w->n_bufs; i++)
+        if (w->bufs[i] != NULL) d->ops->buffer_destroy(d, w->bufs[i]);
+    mem_free(w->bufs);
+    mem_free(w->layers);
+    *w = (gpu_weights){0};
+}

@@ -1,0 +1,49 @@
+/* pack.h - the weights in the layout of the GPU kernels.
+ *
+ * Does:       lays the checkpoint's tensors out in blobs (one for what is outside the layers, one a
+ *             layer; docs/ARCHITECTURE.md, "The pack"), fills a blob from the mapped checkpoint,
+ *             and loads all blobs into device buffers: 4-bit codes as they are, scale and bias of a
+ *             group side by side, matrices with the same input joined, gate and up rows
+ * interleaved. Owns:       gpu_weights owns its device buffers; views point into them. Invariants:
+ * nothing is expanded; the bytes of all blobs are the checkpoint's but for padding. Errors:
+ * CALLA_ERR_UNSUPPORTED for a checkpoint that is not 4-bit (router: 8-bit).
+ */
+#ifndef CALLA_EXEC_GPU_PACK_H
+#define CALLA_EXEC_GPU_PACK_H
+
+#include "exec/gpu/ops.h"
+#include "model/weights.h"
+
+typedef struct gpu_layer {
+    gpu_view input_norm, post_norm; /* [H] */
+    gpu_q4 in;                      /* GDN: N1 rows; attention: N2 rows */
+    gpu_q4 out;                     /* [H, VW or Q] */
+    gpu_gdn gdn;                    /* conv, rate, dt, norm; state and ring are the executor's */
+    gpu_attn attn;                  /* q_norm, k_norm; k and v are the executor's */
+    gpu_q8 router;                  /* [E + 1, H] */
+    gpu_bank bank;
+} gpu_layer;
+
+typedef struct gpu_weights {
+    gpu_q4 embed, lm_head;
+    gpu_view final_norm, inv_freq; /* [H], [32] */
+    gpu_layer *layers;             /* [n_layers] */
+    gpu_buffer **bufs;             /* [1 + n_layers] */
+    uint32_t n_bufs;
+    uint64_t bytes;
+} gpu_weights;
+
+/* Device bytes of all blobs. */
+uint64_t gpu_weights_bytes(const model_shape *s);
+
+/* progress may be NULL; called on the calling thread with bytes done and all bytes. */
+calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
+                              const model_weights *w, uint32_t n_threads,
+                              void (*progress)(void *user, uint64_t done, uint64_t total),
+                              void *user, calla_error *err);
+/* Buffers and views without contents: for a schedule. */
+calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
+                               calla_error *err);
+void gpu_weights_free(gpu_weights *w, gpu_device *d);
+
+#endif
