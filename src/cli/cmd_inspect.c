@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "cli/inspect_schedule.h"
 #include "engine/engine.h"
 #include "engine/sysmem.h"
 #include "model/synth.h"
@@ -21,7 +22,7 @@ static const cli_option options[] = {
                  "list every tensor: dtype, shape, bytes"),
     CLI_OPT_FLAG(0, "memory", inspect_options, memory, 1, "the memory plan only"),
     CLI_OPT_FLAG(0, "schedule", inspect_options, schedule, 1,
-                 "kernels and dependent stages per token (GPU backends)"),
+                 "what a GPU does: kernels, dependent stages, bytes"),
     CLI_OPT_UINT(0, "ctx", inspect_options, n_ctx, 1, 1e9, "N",
                  "tokens of context to plan for; default 4096"),
     CLI_OPT_FLAG(0, "json", inspect_options, json, 1, "one JSON object"),
@@ -139,8 +140,14 @@ static calla_status collect(report *r, const inspect_options *o, const char *dir
         r->n_ctx = r->shape.max_context;
     }
     r->n_threads = o->common.n_threads != 0 ? (uint32_t)o->common.n_threads : cpu_count();
-    const exec_options eo = {.n_threads = r->n_threads, .chunk_tokens = ENGINE_CHUNK_DEFAULT};
-    exec_cpu_plan(&r->shape, &eo, r->n_ctx, &exec);
+    const bool gpu =
+        strcmp(o->common.backend, "cuda") == 0 || strcmp(o->common.backend, "simt") == 0;
+    const exec_options eo = {.n_threads = r->n_threads,
+                             .chunk_tokens = gpu ? ENGINE_CHUNK_GPU : ENGINE_CHUNK_DEFAULT};
+    if (gpu)
+        exec_gpu_plan(&r->shape, &eo, r->n_ctx, &exec);
+    else
+        exec_cpu_plan(&r->shape, &eo, r->n_ctx, &exec);
     plan_fill(&r->plan, &exec, &r->w, r->shape.n_vocab, r->n_ctx);
     r->available = sysmem_available();
 fail:
@@ -428,6 +435,22 @@ static void write_text(strbuf *b, const report *r, const inspect_options *o)
     if (o->memory || !o->tensors) text_memory(b, r);
 }
 
+static calla_status write_report(strbuf *out, const report *r, const inspect_options *o,
+                                 calla_error *err)
+{
+    calla_status st = CALLA_OK;
+    if (o->schedule) {
+        if (o->json) (void)strbuf_putc(out, '{');
+        st = inspect_schedule(out, &r->shape, r->n_ctx, o->json != 0, err);
+        if (o->json) (void)strbuf_puts(out, "}\n");
+    } else if (o->json) {
+        write_json(out, r, o);
+    } else {
+        write_text(out, r, o);
+    }
+    return st;
+}
+
 static int cmd_inspect(int argc, char **argv)
 {
     inspect_options o = {.common = CLI_COMMON_DEFAULTS};
@@ -437,20 +460,20 @@ static int cmd_inspect(int argc, char **argv)
     strbuf out = {0};
     int rc = cli_parse(&cli_inspect, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
-    if (o.schedule)
-        return cli_usage_error(&cli_inspect, "--schedule: not available for the cpu "
-                                             "backend");
+    if (o.schedule && strcmp(o.common.backend, "cpu") == 0)
+        return cli_usage_error(&cli_inspect, "--schedule: the cpu backend has no schedule");
     if (n_args > 0 && o.common.model != NULL)
         return cli_usage_error(&cli_inspect, "expected DIR or -m, found both");
     if (collect(&r, &o, n_args > 0 ? argv[1] : o.common.model, &err) != CALLA_OK) {
         release(&r);
         return cli_fail(&cli_inspect, &err);
     }
-    if (o.json)
-        write_json(&out, &r, &o);
-    else
-        write_text(&out, &r, &o);
+    const calla_status st = write_report(&out, &r, &o, &err);
     release(&r);
+    if (st != CALLA_OK) {
+        strbuf_deinit(&out);
+        return cli_fail(&cli_inspect, &err);
+    }
     if (out.failed) {
         cli_error(&cli_inspect, "no memory for the output");
         rc = CLI_FAILED;

@@ -21,7 +21,7 @@ case $out in '{"dir": '*'}') pass ;; *) fail '--json' "$out" ;; esac
 has '--json' '"text_bytes": 12305376, "active_bytes": 6407280' "$out"
 has '--json' '"memory": {"ctx": 2000' "$out"
 has '--json' '{"name": "language_model.lm_head.weight", "dtype": "U32", "shape": [4096, 32], "bytes": 524288}' "$out"
-refuses 2 'not available for the cpu backend' inspect --schedule
+refuses 2 'the cpu backend has no schedule' inspect --backend cpu --schedule
 refuses 2 'expected DIR or -m, found both' inspect -m models/nano models/nano
 refuses 2 "unexpected argument 'b'" inspect a b
 refuses 1 'cannot open the folder' inspect "$tmp/none"
