@@ -604,7 +604,7 @@ KERNEL_END
  * memory  beyond 32 KB, the target's own
  * ref     ref_gemm, within its tolerance */
 #define GMM_DENSE(name, G, MODE)                                                                   \
-    KERNEL(name, 128 * G, KIN(0, ushort, x), KIN(1, uint, codes), KIN(2, uint, sb),                \
+    KERNEL(name, GMM_THREADS(G), KIN(0, ushort, x), KIN(1, uint, codes), KIN(2, uint, sb),         \
            KOUT(3, float, y), KARG(4, gemm_args, a))                                               \
     {                                                                                              \
         KCTX;                                                                                      \
@@ -623,12 +623,15 @@ KERNEL_END
 
 GMM_DENSE(gmm_set_4, 4, GMM_SET)
 GMM_DENSE(gmm_add_4, 4, GMM_ADD)
+GMM_DENSE(gmm_set_2, 2, GMM_SET)
+GMM_DENSE(gmm_add_2, 2, GMM_ADD)
 
 /* gmm_up_*, gmm_down_*: as moe_up_32 and moe_down_32 for the list of full tiles, x and h in the
  * order of GMM_COLUMN. One warpgroup more hides less latency but reads tokens less often. */
 #define GMM_EXPERTS(G)                                                                             \
-    KERNEL(gmm_up_##G, 128 * G, KIN(0, ushort, x), KIN(1, uint, slot_token), KIN(2, uint, n_map),  \
-           KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h), KARG(6, moe_gemm_args, a))   \
+    KERNEL(gmm_up_##G, GMM_THREADS(G), KIN(0, ushort, x), KIN(1, uint, slot_token),                \
+           KIN(2, uint, n_map), KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h),         \
+           KARG(6, moe_gemm_args, a))                                                              \
     {                                                                                              \
         KCTX;                                                                                      \
         PDL_LAUNCH();                                                                              \
@@ -645,8 +648,8 @@ GMM_DENSE(gmm_add_4, 4, GMM_ADD)
     }                                                                                              \
     KERNEL_END                                                                                     \
     KERNEL_DYN_SMEM(gmm_up_##G, GMM_SMEM(G));                                                      \
-    KERNEL(gmm_down_##G, 128 * G, KIN(0, ushort, h), KIN(1, uint, n_map), KIN(2, uint, map),       \
-           KIN(3, uint, bank), KOUT(4, ushort, y), KARG(5, moe_gemm_args, a))                      \
+    KERNEL(gmm_down_##G, GMM_THREADS(G), KIN(0, ushort, h), KIN(1, uint, n_map),                   \
+           KIN(2, uint, map), KIN(3, uint, bank), KOUT(4, ushort, y), KARG(5, moe_gemm_args, a))   \
     {                                                                                              \
         KCTX;                                                                                      \
         PDL_LAUNCH();                                                                              \

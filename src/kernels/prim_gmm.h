@@ -27,6 +27,7 @@ enum { GMM_SET, GMM_ADD, GMM_UP, GMM_DOWN };
 #include "kernels/prim_gmm_cuda.h"
 #else
 #define KERNEL_DYN_SMEM(name, bytes)
+#define GMM_THREADS(G) 128 * G
 template <uint G, int MODE, typename Y>
 KFN void gmm_run(THREF(const gmm_tile), DPTR(const ushort), DPTR(const uint), DPTR(const uint),
                  DPTR(const uint), uint, Y, uint, uint, uint)

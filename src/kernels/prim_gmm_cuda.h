@@ -26,6 +26,8 @@
 #define GMM_STAGE_BYTES(G) ((GMM_X_BYTES + (G)*64u * 36u + 1023u) / 1024u * 1024u)
 #define GMM_STAGES(G)      ((G) == 4 ? 8u : 5u)
 #define GMM_SMEM(G)        (GMM_STAGES(G) * GMM_STAGE_BYTES(G) + 1024u)
+/* Of __launch_bounds__: two groups of two warpgroups share a multiprocessor. */
+#define GMM_THREADS(G) 128 * G, 4 / G
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -239,21 +241,31 @@ KFN void gmm_main(float *d, const gmm_tile &t, const ushort *x, const uint *slot
     const uint w_to = GMM_X_BYTES + w_at * 32 + (((tid & 1) ^ (w_at >> 2 & 1)) << 4);
     const uint *s_from = sb + (ulong)w_row * (t.cols / 64);
     const uint s_to = GMM_X_BYTES + G * 64 * 32 + w_at * 4;
-    auto copy = [&](uint k) {
-        if (k < n_k) {
-            const uint stage = ring + k % STAGES * GMM_STAGE_BYTES(G);
+    const uint end = ring + STAGES * GMM_STAGE_BYTES(G);
+    uint to = ring, n_left = n_k;
+    /* The next block of columns, if there is one; a group in any case. */
+    auto copy = [&]() {
+        if (n_left != 0) {
             UNROLL for (uint i = 0; i < NX; i++)
             {
-                if (N * 8 >= T || tid < N * 8) gmm_copy16(stage + x_to[i], x_from[i] + 64 * k);
+                if (N * 8 % T == 0 || tid / 8 + i * (T / 8) < N)
+                    gmm_copy16(to + x_to[i], x_from[i]);
+                x_from[i] += 64;
             }
-            gmm_copy16(stage + w_to, w_from + 8 * k);
-            if ((tid & 1) == 0) gmm_copy4(stage + s_to, s_from + k);
+            gmm_copy16(to + w_to, w_from);
+            if ((tid & 1) == 0) gmm_copy4(to + s_to, s_from);
+            w_from += 8;
+            s_from += 1;
+            n_left--;
+            to += GMM_STAGE_BYTES(G);
+            if (to == end) to = ring;
         }
         gmm_copy_commit();
     };
     UNROLL for (uint i = 0; i < N / 2; i++) d[i] = 0.0f;
     for (uint k = 0; k < AHEAD; k++)
-        copy(k);
+        copy();
+    uint stage = ring;
     /* What this lane reads: a row of a quarter of the warp's codes; sb of its two rows. */
     const uint l_at = sg * 16 + (lane & 15);
     const uint l_codes = GMM_X_BYTES + l_at * 32 + ((lane >> 4 ^ (l_at >> 2 & 1)) << 4);
@@ -262,8 +274,7 @@ KFN void gmm_main(float *d, const gmm_tile &t, const ushort *x, const uint *slot
         gmm_copy_wait<AHEAD - 1>();
         gmm_fence_shared();
         TG_BARRIER();
-        copy(k + AHEAD);
-        const uint stage = ring + k % STAGES * GMM_STAGE_BYTES(G);
+        copy();
         const uint4 w = mm_ldmatrix4(stage + l_codes);
         const uint g0 = gmm_load_u32(stage + l_sb), g1 = gmm_load_u32(stage + l_sb + 32);
         const uint s0 = __byte_perm(g0, 0, 0x1010), b0 = __byte_perm(g0, 0, 0x3232);
@@ -282,6 +293,8 @@ KFN void gmm_main(float *d, const gmm_tile &t, const ushort *x, const uint *slot
         gmm_mma<N>(d, b, desc + 4);
         gmm_mma<N>(d, b + 4, desc + 6);
         gmm_commit();
+        stage += GMM_STAGE_BYTES(G);
+        if (stage == end) stage = ring;
     }
     gmm_wait<0>();
     UNROLL for (uint i = 0; i < N / 2; i++) gmm_hold(d[i]);

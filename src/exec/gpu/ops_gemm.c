@@ -25,6 +25,15 @@ bool gemm_is_native(const gpu_context *g)
     return g->native_mm && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main] && !is_wide(g);
 }
 
+enum { MM_DENSE, MM_UP, MM_DOWN };
+
+/* Warpgroups of a native tile: it has 64 rows of W for each. */
+static uint32_t groups(const gpu_context *g, uint32_t product)
+{
+    static const uint8_t usual[] = {4, 4, 2};
+    return g->mm_groups[product] != 0 ? g->mm_groups[product] : usual[product];
+}
+
 /* bf16 elements of the largest dense matrix. */
 static uint64_t dense_max(const model_shape *s)
 {
@@ -94,11 +103,15 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
         wide = expand(g, w->codes, w->sb, &e);
     }
     if (native) in = permute(g, in, n, w->cols);
-    const kernel_id k = native       ? (add ? KERNEL_gmm_add_4 : KERNEL_gmm_set_4)
+    const uint32_t n_groups = groups(g, MM_DENSE);
+    const kernel_id set = n_groups == 4 ? KERNEL_gmm_set_4 : KERNEL_gmm_set_2;
+    const kernel_id plus = n_groups == 4 ? KERNEL_gmm_add_4 : KERNEL_gmm_add_2;
+    const kernel_id k = native       ? (add ? plus : set)
                         : is_wide(g) ? KERNEL_gemm_wide
                                      : KERNEL_gemm_q4;
     rec_label(g->rec, "gemm");
-    rec_dispatch(g->rec, k, div_up(w->rows, native ? 256 : 64), div_up(n, native ? 128 : 32));
+    rec_dispatch(g->rec, k, div_up(w->rows, native ? 64 * n_groups : 64),
+                 div_up(n, native ? 128 : 32));
     rec_read(g->rec, in);
     if (is_wide(g)) {
         rec_read(g->rec, wide);
@@ -283,8 +296,11 @@ static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, 
     if (gemm_is_native(g)) {
         if (gather) x = permute(g, x, e->n, a.cols);
         rec_label(g->rec, gather ? "experts up" : "experts down");
-        product_list(e, &a, gather ? KERNEL_gmm_up_4 : KERNEL_gmm_down_2, e->plan.full,
-                     gather ? 256 : 128, gather, x, weights, out);
+        const uint32_t n_groups = groups(g, gather ? MM_UP : MM_DOWN);
+        const kernel_id up = n_groups == 4 ? KERNEL_gmm_up_4 : KERNEL_gmm_up_2;
+        const kernel_id down = n_groups == 4 ? KERNEL_gmm_down_4 : KERNEL_gmm_down_2;
+        product_list(e, &a, gather ? up : down, e->plan.full, 64 * n_groups, gather, x, weights,
+                     out);
         rec_cost(g->rec, elements * 0.5625 + (double)bytes, 2.0 * e->l.n_slots * a.rows * a.cols);
         return;
     }
