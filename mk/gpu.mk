@@ -24,7 +24,8 @@ $(BUILD)/%.o: %.cpp $(BUILD)/cxx-flags.txt
 
 # Every tests/gpu/check_X.c defines check_X_cases[].
 GPU_CHECK_SRC  := $(sort $(wildcard tests/gpu/*.c))
-GPU_CHECK_OBJ  := $(GPU_CHECK_SRC:%.c=$(BUILD)/%.o)
+GPU_CHECK_CXX  := $(sort $(wildcard tests/gpu/*.cpp))
+GPU_CHECK_OBJ  := $(GPU_CHECK_SRC:%.c=$(BUILD)/%.o) $(GPU_CHECK_CXX:%.cpp=$(BUILD)/%.o)
 GPU_FAMILIES   := $(patsubst tests/gpu/check_%.c,%,$(wildcard tests/gpu/check_*.c))
 $(GPU_CHECK_OBJ): EXTRA := -Itests -DGPU_FAMILIES='$(foreach f,$(GPU_FAMILIES),F($(f)))'
 $(GPU_CHECK_OBJ): $(BUILD)/gpu-families.txt

@@ -133,7 +133,8 @@ static bool wanted(const check_case *k, const options *o)
 {
     if (o->only != NULL && !named(k->name, o->only)) return false;
     if ((k->flags & CHECK_BENCH) != 0 && !o->time) return false;
-    return (k->flags & CHECK_ON_DEVICE) == 0 || strcmp(o->device, "simt") != 0;
+    const bool simt = strcmp(o->device, "simt") == 0;
+    return (k->flags & (simt ? CHECK_ON_DEVICE : CHECK_EMULATOR)) == 0;
 }
 
 static int run_all(const options *o)

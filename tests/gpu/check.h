@@ -18,8 +18,9 @@
 typedef struct check check;
 
 enum {
-    CHECK_BENCH = 1,    /* runs with --time only, once */
-    CHECK_ON_DEVICE = 2 /* too big for the emulator */
+    CHECK_BENCH = 1,     /* runs with --time only, once */
+    CHECK_ON_DEVICE = 2, /* too big for the emulator */
+    CHECK_EMULATOR = 4   /* of the emulator itself */
 };
 
 typedef struct check_case {

@@ -19,15 +19,21 @@
 #include "kernels/attn_mma.h"
 #endif
 
+#if defined(SIMT_CHECK)
+#define SIMT_KERNELS simt_kernels_check
+#else
+#define SIMT_KERNELS simt_kernels_fast
+#endif
+
 #define K(name, threads, n_bindings) SIMT_ASSERT(name, threads, n_bindings)
 #include "kernels/kernels.inc"
 #undef K
 
 extern "C" {
-extern const simt_kernel simt_kernels_fast[];
-const simt_kernel simt_kernels_fast[] = {
+extern const simt_kernel SIMT_KERNELS[];
+const simt_kernel SIMT_KERNELS[] = {
 #define K(name, threads, n_bindings) SIMT_ROW(name, threads, n_bindings)
 #include "kernels/kernels.inc"
 #undef K
-    {nullptr, 0, 0, nullptr}};
+    {nullptr, 0, 0, 0, nullptr, nullptr}};
 }

@@ -1,43 +1,13 @@
 /* Submissions run at once, on the calling thread and a pool's. A failure makes the submissions
  * after it lost as well, up to the call that reports it. */
-#include "exec/gpu/simt/simt.h"
+#include "exec/gpu/simt/priv.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/ck.h"
 #include "base/fpenv.h"
 #include "base/mem.h"
-#include "base/pool.h"
-
-struct gpu_buffer {
-    uint8_t *data;
-    uint64_t bytes;
-    gpu_memory kind;
-    char name[48];
-};
-
-struct gpu_program {
-    gpu_dispatch *dispatch;
-    uint32_t *level;
-    uint32_t n, n_levels;
-};
-
-typedef struct simt_device {
-    gpu_device base;
-    gpu_simt_options options;
-    const simt_kernel *kernels;
-    uint32_t n_kernels;
-    pool *threads;
-    simt_machine *machines[POOL_THREADS_MAX];
-    uint64_t ticket;               /* the last given out */
-    uint64_t lost_first, lost_end; /* tickets of failed and lost submissions; 0, 0: none */
-    bool pending;                  /* a failure that no call has reported yet */
-    char failure[640];
-    double seconds; /* of the last submission */
-    uint32_t fail_in;
-} simt_device;
 
 static simt_device *of(gpu_device *d)
 {
@@ -45,6 +15,15 @@ static simt_device *of(gpu_device *d)
 }
 
 /* ---- Buffers ---- */
+
+static void buffer_destroy(gpu_device *d, gpu_buffer *b)
+{
+    (void)d;
+    if (b == NULL) return;
+    shadow_destroy(b->shadow);
+    mem_free_pages(b->data, (size_t)b->bytes);
+    mem_free(b);
+}
 
 static calla_status buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes, const char *name,
                                   gpu_buffer **out, calla_error *err)
@@ -60,17 +39,16 @@ static calla_status buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes
     b->bytes = bytes;
     b->kind = kind;
     (void)snprintf(b->name, sizeof b->name, "%s", name);
-    if (of(d)->options.check) memset(b->data, 0xff, (size_t)bytes);
+    if (of(d)->options.check) {
+        memset(b->data, 0xff, (size_t)bytes);
+        b->shadow = shadow_create(bytes, kind == GPU_MEM_HOST);
+        if (b->shadow == NULL) {
+            buffer_destroy(d, b);
+            return err_set(err, CALLA_ERR_MEMORY, "no memory for the shadow of buffer %s", name);
+        }
+    }
     *out = b;
     return CALLA_OK;
-}
-
-static void buffer_destroy(gpu_device *d, gpu_buffer *b)
-{
-    (void)d;
-    if (b == NULL) return;
-    mem_free_pages(b->data, (size_t)b->bytes);
-    mem_free(b);
 }
 
 static uint64_t buffer_bytes(const gpu_buffer *b)
@@ -105,16 +83,20 @@ static calla_status device_write(gpu_device *d, gpu_view dst, const void *src, c
 {
     (void)d;
     const calla_status st = check_view(dst, "write", err);
-    if (st == CALLA_OK) memcpy(dst.buf->data + dst.off, src, (size_t)dst.bytes);
-    return st;
+    if (st != CALLA_OK) return st;
+    memcpy(dst.buf->data + dst.off, src, (size_t)dst.bytes);
+    if (dst.buf->shadow != NULL) shadow_written(dst.buf->shadow, dst.off, dst.bytes);
+    return CALLA_OK;
 }
 
 static calla_status device_zero(gpu_device *d, gpu_view dst, calla_error *err)
 {
     (void)d;
     const calla_status st = check_view(dst, "zero", err);
-    if (st == CALLA_OK) memset(dst.buf->data + dst.off, 0, (size_t)dst.bytes);
-    return st;
+    if (st != CALLA_OK) return st;
+    memset(dst.buf->data + dst.off, 0, (size_t)dst.bytes);
+    if (dst.buf->shadow != NULL) shadow_written(dst.buf->shadow, dst.off, dst.bytes);
+    return CALLA_OK;
 }
 
 static calla_status device_copy(gpu_device *d, gpu_view dst, gpu_view src, calla_error *err)
@@ -125,9 +107,11 @@ static calla_status device_copy(gpu_device *d, gpu_view dst, gpu_view src, calla
     if (st == CALLA_OK && dst.bytes != src.bytes)
         st = err_set(err, CALLA_ERR_ARGUMENT, "copy of %llu bytes to %llu",
                      (unsigned long long)src.bytes, (unsigned long long)dst.bytes);
-    if (st == CALLA_OK)
-        memmove(dst.buf->data + dst.off, src.buf->data + src.off, (size_t)dst.bytes);
-    return st;
+    if (st != CALLA_OK) return st;
+    memmove(dst.buf->data + dst.off, src.buf->data + src.off, (size_t)dst.bytes);
+    if (dst.buf->shadow != NULL)
+        shadow_copied(dst.buf->shadow, dst.off, src.buf->shadow, src.off, dst.bytes);
+    return CALLA_OK;
 }
 
 static calla_status device_read(gpu_device *d, void *dst, gpu_view src, calla_error *err)
@@ -148,9 +132,9 @@ static calla_status check_dispatch(const simt_device *d, const gpu_dispatch *x, 
     if (x->n_bindings != k->n_bindings)
         return err_set(err, CALLA_ERR_ARGUMENT, "kernel %s has %u bindings, not %u", k->name,
                        k->n_bindings, x->n_bindings);
-    if (x->args_bytes > GPU_ARGS_MAX)
-        return err_set(err, CALLA_ERR_ARGUMENT, "kernel %s: %u bytes of arguments", k->name,
-                       x->args_bytes);
+    if (x->args_bytes != k->args_bytes || x->args_bytes > GPU_ARGS_MAX)
+        return err_set(err, CALLA_ERR_ARGUMENT, "kernel %s has %u bytes of arguments, not %u",
+                       k->name, k->args_bytes, x->args_bytes);
     for (uint32_t i = 0; i < x->n_bindings; i++) {
         const gpu_view v = x->bind[i].view;
         const calla_status st = check_view(v, k->name, err);
@@ -167,7 +151,8 @@ static void program_destroy(gpu_device *d, gpu_program *p)
     (void)d;
     if (p == NULL) return;
     mem_free(p->dispatch);
-    mem_free(p->level);
+    mem_free(p->dep_first);
+    mem_free(p->dep);
     mem_free(p);
 }
 
@@ -181,20 +166,22 @@ static calla_status program_create(gpu_device *d, const gpu_recording *r, bool o
         if (st != CALLA_OK) return st;
     }
     gpu_program *p = mem_alloc(sizeof *p);
+    const uint32_t n_dep = r->n > 0 ? r->dep_first[r->n] : 0;
     if (p != NULL) {
         p->dispatch = mem_array((size_t)r->n + 1, sizeof *p->dispatch);
-        p->level = mem_array((size_t)r->n + 1, sizeof *p->level);
+        p->dep_first = mem_array((size_t)r->n + 1, sizeof *p->dep_first);
+        p->dep = mem_array((size_t)n_dep + 1, sizeof *p->dep);
     }
-    if (p == NULL || p->dispatch == NULL || p->level == NULL) {
+    if (p == NULL || p->dispatch == NULL || p->dep_first == NULL || p->dep == NULL) {
         program_destroy(d, p);
         return err_set(err, CALLA_ERR_MEMORY, "no memory for a program of %u dispatches", r->n);
     }
     p->n = r->n;
-    p->n_levels = r->n_levels;
     if (r->n > 0) {
         memcpy(p->dispatch, r->dispatch, r->n * sizeof *p->dispatch);
-        memcpy(p->level, r->level, r->n * sizeof *p->level);
+        memcpy(p->dep_first, r->dep_first, (r->n + 1) * sizeof *p->dep_first);
     }
+    if (n_dep > 0) memcpy(p->dep, r->dep, n_dep * sizeof *p->dep);
     *out = p;
     return CALLA_OK;
 }
@@ -224,22 +211,26 @@ static void run_groups(void *ctx, uint32_t i_task, uint32_t i_thread)
     }
 }
 
-static bool run_dispatch(simt_device *d, const gpu_dispatch *x)
+simt_launch simt_launch_of(const simt_device *d, const gpu_dispatch *x)
 {
     simt_launch l = {.kernel = &d->kernels[x->kernel],
                      .args = x->args,
                      .grid_x = x->grid_x,
                      .grid_y = x->grid_y};
     for (uint32_t i = 0; i < x->n_bindings; i++) {
-        const gpu_binding *b = &x->bind[i];
-        l.bind[i] = (simt_binding){b->view.buf->data + b->view.off, b->view.bytes, b->access,
-                                   b->view.buf->name};
+        const gpu_view v = x->bind[i].view;
+        l.bind[i] = (simt_binding){v.buf->data + v.off, v.bytes, NULL};
     }
+    return l;
+}
+
+static bool run_dispatch(simt_device *d, const gpu_dispatch *x)
+{
+    const simt_launch l = simt_launch_of(d, x);
     run r = {.d = d, .l = &l, .n_groups = x->grid_x * x->grid_y};
     atomic_init(&r.failed_by, -1);
     if (r.n_groups == 0) return true;
-    const uint32_t n_threads = pool_n_threads(d->threads);
-    r.per_task = 1 + r.n_groups / (n_threads * 8);
+    r.per_task = 1 + r.n_groups / (pool_n_threads(d->threads) * 8);
     pool_run(d->threads, run_groups, &r, (r.n_groups + r.per_task - 1) / r.per_task);
     const int32_t by = atomic_load(&r.failed_by);
     if (by < 0) return true;
@@ -247,15 +238,21 @@ static bool run_dispatch(simt_device *d, const gpu_dispatch *x)
     return false;
 }
 
-static bool run_program(simt_device *d, const gpu_program *p, double *seconds)
+static bool run_fast(simt_device *d, const gpu_program *p, double *seconds)
 {
-    const uint64_t fp = fpenv_flush_denormals();
     bool ok = true;
     for (uint32_t i = 0; i < p->n && ok; i++) {
         const double t0 = time_now();
         ok = run_dispatch(d, &p->dispatch[i]);
         if (seconds != NULL) seconds[i] = time_now() - t0;
     }
+    return ok;
+}
+
+static bool run_program(simt_device *d, const gpu_program *p, double *seconds)
+{
+    const uint64_t fp = fpenv_flush_denormals();
+    const bool ok = d->checker != NULL ? simt_run_checked(d, p, seconds) : run_fast(d, p, seconds);
     fpenv_restore(fp);
     return ok;
 }
@@ -324,6 +321,7 @@ static void destroy(gpu_device *dev)
     for (uint32_t i = 0; i < n; i++)
         simt_machine_destroy(d->machines[i]);
     pool_destroy(d->threads);
+    checker_destroy(d->checker);
     mem_free(d);
 }
 
@@ -363,9 +361,14 @@ calla_status simt_device_create(gpu_device **out, const gpu_simt_options *o,
     while (kernels[d->n_kernels].name != NULL)
         d->n_kernels++;
     calla_status st;
+    const uint32_t n_slots = o->check && o->seed != 0 ? 3 : 1;
     TRY(pool_create(&d->threads, o->check ? 1 : o->threads, err));
     for (uint32_t i = 0; i < pool_n_threads(d->threads); i++)
-        TRY(simt_machine_create(&d->machines[i], err));
+        TRY(simt_machine_create(&d->machines[i], n_slots, o->check ? o->seed : 0, err));
+    if (o->check) {
+        simt_machine_guard(d->machines[0]);
+        TRY(checker_create(&d->checker, n_slots, err));
+    }
     *out = &d->base;
     return CALLA_OK;
 fail:
@@ -373,7 +376,12 @@ fail:
     return st;
 }
 
+void simt_device_watch(gpu_device *d, const simt_watch *w)
+{
+    of(d)->watch = w != NULL ? *w : (simt_watch){NULL, NULL, NULL};
+}
+
 calla_status gpu_simt_create(gpu_device **out, const gpu_simt_options *o, calla_error *err)
 {
-    return simt_device_create(out, o, simt_kernels_fast, err);
+    return simt_device_create(out, o, o->check ? simt_kernels_check : simt_kernels_fast, err);
 }
