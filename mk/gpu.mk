@@ -9,7 +9,8 @@ endif
 CXX_FLAGS := -std=c++17 -ffp-contract=off -fno-math-errno -fno-trapping-math -fvisibility=hidden \
              -fno-exceptions -fno-rtti -fno-threadsafe-statics \
              $(if $(filter x86_64,$(ARCH)),-mavx2 -mfma)
-CXX_WARN  := -Wall -Wextra -Wdouble-promotion -Wundef -Wvla $(if $(filter 1,$(WERROR)),-Werror)
+# -Wno-maybe-uninitialized: GCC does not follow arrays of registers through unrolled loops.
+CXX_WARN  := -Wall -Wextra -Wdouble-promotion -Wundef -Wvla $(if $(IS_CLANG),,-Wno-maybe-uninitialized) $(if $(filter 1,$(WERROR)),-Werror)
 CXX_COMPILE := $(CXX) -Iinclude -Isrc $(CXX_FLAGS) $(OPT) $(SAN) $(if $(SAN),-fno-sanitize=vptr) \
                $(CPPFLAGS) $(CXXFLAGS)
 
