@@ -164,7 +164,9 @@ static calla_status run_recorded(gpu_exec *ex, bool once, gpu_program **out, uin
     gpu_recording r;
     *out = NULL;
     calla_status st = rec_finish(ex->rec, ex->ctx.off[GPU_SW_concurrent], &r, err);
-    if (st == CALLA_OK) st = ex->dev->ops->program_create(ex->dev, &r, once, out, err);
+    if (st != CALLA_OK) return st;
+    r.early_start = !ex->ctx.off[GPU_SW_pdl];
+    st = ex->dev->ops->program_create(ex->dev, &r, once, out, err);
     if (st == CALLA_OK) st = ex->dev->ops->submit(ex->dev, *out, ticket, err);
     return st;
 }
