@@ -4,6 +4,7 @@
 #   BUILD=dir       where everything is built             (build)
 #   CC, CFLAGS, CPPFLAGS, LDFLAGS, LDLIBS                 added after the project's own flags
 #   OPT='-O2 -g'    optimisation                          SAN=-fsanitize=...  sanitizers
+#   NVCC=...        CUDA's compiler, found by itself; NVCC= builds without CUDA kernels
 #   WERROR=0|1      warnings are errors; on by default with the compilers that CI proves
 #   V=1             show the commands
 #   PREFIX, DESTDIR see `make install`

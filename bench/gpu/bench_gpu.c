@@ -203,25 +203,36 @@ static void bench_stages(bench *b)
     stage_line(b, "reading 37.7 MB, 4 rounds", 576, 4);
 }
 
-/* Submission and waiting as seen from here. */
+/* Submission and waiting as seen from here: one at a time, with a small write before each, and many
+ * in flight. */
 static void bench_submit(bench *b)
 {
     calla_error err;
     gpu_recording r;
     gpu_program *p = NULL;
-    double s[201];
+    double s[2][201];
+    uint8_t word[256] = {0};
+    uint64_t t = 0;
     rec_reset(b->rec);
     record_read(b, 0, 1, 0);
     must(rec_finish(b->rec, false, &r, &err), &err);
     must(b->ops->program_create(b->dev, &r, false, &p, &err), &err);
-    for (uint32_t i = 0; i < 201; i++) {
-        uint64_t t = 0;
+    for (uint32_t i = 0; i < 402; i++) {
         const double t0 = time_now();
+        if (i % 2 != 0)
+            must(b->ops->write(b->dev, gpu_sub(b->out, 0, sizeof word), word, &err), &err);
         must(b->ops->submit(b->dev, p, &t, &err), &err);
         must(b->ops->wait(b->dev, t, NULL, &err), &err);
-        s[i] = time_now() - t0;
+        s[i % 2][i / 2] = time_now() - t0;
     }
-    printf("%-46s %9.2f us\n", "submit and wait, an empty graph", median(s, 201) * 1e6);
+    const double t0 = time_now();
+    for (uint32_t i = 0; i < 1000; i++)
+        must(b->ops->submit(b->dev, p, &t, &err), &err);
+    must(b->ops->wait(b->dev, t, NULL, &err), &err);
+    const double all = time_now() - t0;
+    printf("%-46s %9.2f us\n", "submit and wait, an empty graph", median(s[0], 201) * 1e6);
+    printf("%-46s %9.2f us\n", "256 bytes written before it", median(s[1], 201) * 1e6);
+    printf("%-46s %9.2f us\n", "empty graphs in flight, each", all * 1e3);
     b->ops->program_destroy(b->dev, p);
 }
 

@@ -82,7 +82,6 @@ typedef struct fake_state {
     int n_devices, major;
     const char *missing; /* symbol that this driver does not have */
     bool refuse_edges, refuse_instantiate_early;
-    uint32_t wrong_args; /* added to what cuFuncGetParamInfo says */
     /* what it finds */
     uint32_t n_calls;
     int n_contexts, n_streams, n_events, n_modules, n_device, n_host, n_graphs, n_execs, n_nodes;
@@ -631,7 +630,7 @@ static cu_result f_param_info(cu_function f, size_t i, size_t *off, size_t *byte
     FAKE_BEGIN(true);
     *off = 0;
     assert_int_equal(i, f->info->n_bindings);
-    *bytes = 16 + fake.wrong_args;
+    *bytes = 16;
     return 0;
 }
 
