@@ -599,73 +599,65 @@ KERNEL(gmm_permute, 256, KIN(0, ushort, x), KOUT(1, ushort, y), KARG(2, gmm_perm
 }
 KERNEL_END
 
-/* gmm_set_*, gmm_add_*: as gemm_q4, x in the order of GMM_COLUMN.
+/* gmm_set_*, gmm_add_*: as gemm_q4, x in the order of GMM_COLUMN; wide: as gemm_wide.
  * grid    ceil(rows / 64 G) x ceil(n / 128)
  * memory  beyond 32 KB, the target's own
  * ref     ref_gemm, within its tolerance */
+#define GMM_DENSE_BODY(G, WIDE, MODE, w, sb)                                                       \
+    KCTX;                                                                                          \
+    PDL_LAUNCH();                                                                                  \
+    PDL_WAIT();                                                                                    \
+    gmm_tile t;                                                                                    \
+    t.x0 = GMM_TOKENS * gy;                                                                        \
+    t.n_x = kmin(GMM_TOKENS, a.n - t.x0);                                                          \
+    t.w0 = 64u * G * gx;                                                                           \
+    t.n_w = kmin(64u * G, a.rows - t.w0);                                                          \
+    t.cols = a.cols;                                                                               \
+    gmm_run<G, WIDE, MODE>(t, x, w, w, sb, a.rows, y, tid, lane, sg);
 #define GMM_DENSE(name, G, MODE)                                                                   \
     KERNEL(name, GMM_THREADS(G), KIN(0, ushort, x), KIN(1, uint, codes), KIN(2, uint, sb),         \
            KOUT(3, float, y), KARG(4, gemm_args, a))                                               \
-    {                                                                                              \
-        KCTX;                                                                                      \
-        PDL_LAUNCH();                                                                              \
-        PDL_WAIT();                                                                                \
-        gmm_tile t;                                                                                \
-        t.x0 = GMM_TOKENS * gy;                                                                    \
-        t.n_x = kmin(GMM_TOKENS, a.n - t.x0);                                                      \
-        t.w0 = 64u * G * gx;                                                                       \
-        t.n_w = kmin(64u * G, a.rows - t.w0);                                                      \
-        t.cols = a.cols;                                                                           \
-        gmm_run<G, MODE>(t, x, codes, codes, sb, a.rows, y, tid, lane, sg);                        \
-    }                                                                                              \
-    KERNEL_END                                                                                     \
-    KERNEL_DYN_SMEM(name, GMM_SMEM(G));
+    {GMM_DENSE_BODY(G, false, MODE, codes, sb)} KERNEL_END KERNEL_DYN_SMEM(name,                   \
+                                                                           GMM_SMEM(G, false));
+#define GMM_DENSE_WIDE(name, MODE)                                                                 \
+    KERNEL(name, GMM_THREADS(4), KIN(0, ushort, x), KIN(1, uint, w), KOUT(2, float, y),            \
+           KARG(3, gemm_args, a))                                                                  \
+    {GMM_DENSE_BODY(4, true, MODE, w, w)} KERNEL_END KERNEL_DYN_SMEM(name, GMM_SMEM(4, true));
 
 GMM_DENSE(gmm_set_4, 4, GMM_SET)
 GMM_DENSE(gmm_add_4, 4, GMM_ADD)
 GMM_DENSE(gmm_set_2, 2, GMM_SET)
 GMM_DENSE(gmm_add_2, 2, GMM_ADD)
+GMM_DENSE_WIDE(gmm_wide_set, GMM_SET)
+GMM_DENSE_WIDE(gmm_wide_add, GMM_ADD)
 
 /* gmm_up_*, gmm_down_*: as moe_up_32 and moe_down_32 for the list of full tiles, x and h in the
- * order of GMM_COLUMN. One warpgroup more hides less latency but reads tokens less often. */
-#define GMM_EXPERTS(G)                                                                             \
-    KERNEL(gmm_up_##G, GMM_THREADS(G), KIN(0, ushort, x), KIN(1, uint, slot_token),                \
+ * order of GMM_COLUMN; wide: as moe_up_wide_32 and moe_down_wide_32. With four warpgroups tokens
+ * are read less often, with two one group's beginning and end hide behind another's loop. */
+#define GMM_EXPERT_BODY(G, WIDE, MODE, from, slots, pitch, to)                                     \
+    KCTX;                                                                                          \
+    PDL_LAUNCH();                                                                                  \
+    PDL_WAIT();                                                                                    \
+    if (gy < n_map[a.list]) {                                                                      \
+        const uint4 m = ld16(map, 4 * gy);                                                         \
+        DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                        \
+        gmm_tile t;                                                                                \
+        t.x0 = m.y, t.n_x = m.z, t.w0 = 64u * G * gx;                                              \
+        t.n_w = kmin(64u * G, a.rows - t.w0), t.cols = a.cols;                                     \
+        gmm_run<G, WIDE, MODE>(t, from, slots, slab + a.codes, slab + a.sb, pitch, to, tid, lane,  \
+                               sg);                                                                \
+    }
+#define GMM_EXPERTS(suffix, G, WIDE)                                                               \
+    KERNEL(gmm_up_##suffix, GMM_THREADS(G), KIN(0, ushort, x), KIN(1, uint, slot_token),           \
            KIN(2, uint, n_map), KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h),         \
            KARG(6, moe_gemm_args, a))                                                              \
-    {                                                                                              \
-        KCTX;                                                                                      \
-        PDL_LAUNCH();                                                                              \
-        PDL_WAIT();                                                                                \
-        if (gy < n_map[a.list]) {                                                                  \
-            const uint4 m = ld16(map, 4 * gy);                                                     \
-            DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                    \
-            gmm_tile t;                                                                            \
-            t.x0 = m.y, t.n_x = m.z, t.w0 = 64u * G * gx;                                          \
-            t.n_w = kmin(64u * G, a.rows - t.w0), t.cols = a.cols;                                 \
-            gmm_run<G, GMM_UP>(t, x, slot_token, slab + a.codes, slab + a.sb, a.rows / 2, h, tid,  \
-                               lane, sg);                                                          \
-        }                                                                                          \
-    }                                                                                              \
-    KERNEL_END                                                                                     \
-    KERNEL_DYN_SMEM(gmm_up_##G, GMM_SMEM(G));                                                      \
-    KERNEL(gmm_down_##G, GMM_THREADS(G), KIN(0, ushort, h), KIN(1, uint, n_map),                   \
+    {GMM_EXPERT_BODY(G, WIDE, GMM_UP, x, slot_token, a.rows / 2, h)} KERNEL_END KERNEL_DYN_SMEM(   \
+        gmm_up_##suffix, GMM_SMEM(G, WIDE));                                                       \
+    KERNEL(gmm_down_##suffix, GMM_THREADS(G), KIN(0, ushort, h), KIN(1, uint, n_map),              \
            KIN(2, uint, map), KIN(3, uint, bank), KOUT(4, ushort, y), KARG(5, moe_gemm_args, a))   \
-    {                                                                                              \
-        KCTX;                                                                                      \
-        PDL_LAUNCH();                                                                              \
-        PDL_WAIT();                                                                                \
-        if (gy < n_map[a.list]) {                                                                  \
-            const uint4 m = ld16(map, 4 * gy);                                                     \
-            DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                    \
-            gmm_tile t;                                                                            \
-            t.x0 = m.y, t.n_x = m.z, t.w0 = 64u * G * gx;                                          \
-            t.n_w = kmin(64u * G, a.rows - t.w0), t.cols = a.cols;                                 \
-            gmm_run<G, GMM_DOWN>(t, h, n_map, slab + a.codes, slab + a.sb, a.rows, y, tid, lane,   \
-                                 sg);                                                              \
-        }                                                                                          \
-    }                                                                                              \
-    KERNEL_END                                                                                     \
-    KERNEL_DYN_SMEM(gmm_down_##G, GMM_SMEM(G));
+    {GMM_EXPERT_BODY(G, WIDE, GMM_DOWN, h, n_map, a.rows, y)} KERNEL_END KERNEL_DYN_SMEM(          \
+        gmm_down_##suffix, GMM_SMEM(G, WIDE));
 
-GMM_EXPERTS(4)
-GMM_EXPERTS(2)
+GMM_EXPERTS(4, 4, false)
+GMM_EXPERTS(2, 2, false)
+GMM_EXPERTS(wide, 4, true)

@@ -14,18 +14,20 @@
  *             blocks of 32 (gmm_permute, GMM_COLUMN): then lane c wants words c and 4 + c of the
  *             row's 8, which is what ldmatrix gives, and a pair is nibbles n and n + 4 of a word,
  *             which is one mask. Row r of a fragment is row 2 r of W, row r + 8 is 2 r + 1: gate
- *             and up meet in one lane.
+ *             and up meet in one lane. Bf16 weights (WIDE) need no other order of X.
  * Invariants: weights are bf16(scale q + bias), sums f32 by ascending blocks of 16 columns, the
  * same for every N. cols % 64 == 0, rows even, codes 16-byte aligned.
  */
 #ifndef CALLA_KERNELS_PRIM_GMM_CUDA_H
 #define CALLA_KERNELS_PRIM_GMM_CUDA_H
 
-/* Shared memory: GMM_STAGES x { X 128 x 128 B, codes 64 G x 32 B, sb 64 G x 4 B }, 1024-aligned. */
-#define GMM_X_BYTES        (GMM_TOKENS * 128u)
-#define GMM_STAGE_BYTES(G) ((GMM_X_BYTES + (G)*64u * 36u + 1023u) / 1024u * 1024u)
-#define GMM_STAGES(G)      ((G) == 4 ? 8u : 5u)
-#define GMM_SMEM(G)        (GMM_STAGES(G) * GMM_STAGE_BYTES(G) + 1024u)
+/* Shared memory: GMM_STAGES x { X 128 x 128 B, then codes 64 G x 32 B and sb 64 G x 4 B, or WIDE
+ * W 64 G x 128 B }, 1024-aligned. */
+#define GMM_X_BYTES (GMM_TOKENS * 128u)
+#define GMM_STAGE_BYTES(G, WIDE)                                                                   \
+    ((GMM_X_BYTES + (G)*64u * ((WIDE) ? 128u : 36u) + 1023u) / 1024u * 1024u)
+#define GMM_STAGES(G, WIDE) ((WIDE) ? 4u : (G) == 4 ? 8u : 5u)
+#define GMM_SMEM(G, WIDE)   (GMM_STAGES(G, WIDE) * GMM_STAGE_BYTES(G, WIDE) + 1024u)
 /* Of __launch_bounds__: two groups of two warpgroups share a multiprocessor. */
 #define GMM_THREADS(G) 128 * G, 4 / G
 
@@ -203,98 +205,150 @@ KFN ulong gmm_descriptor(uint smem)
            (ulong)1 << 62;
 }
 
+/* ---- The ring ---- */
+
+/* What a thread copies of each block of 64 columns: 16 bytes of some tokens, of one row of codes,
+ * perhaps an sb; WIDE: of four rows of bf16. In shared memory rows of W lie in the order of
+ * fragments, with their 16-byte parts swapped so that ldmatrix meets every bank once. */
+template <uint G, uint N> struct gmm_copies {
+    const ushort *x_from[(N * 8 + 128 * G - 1) / (128 * G)];
+    uint x_to[(N * 8 + 128 * G - 1) / (128 * G)];
+    const uint *w_from, *s_from;
+    uint w_to, s_to;
+    uint to, n_left; /* stage, blocks */
+};
+
+template <uint G, uint N, bool WIDE>
+KFN void gmm_copies_begin(gmm_copies<G, N> &c, const gmm_tile &t, const ushort *x,
+                          const uint *slot_token, bool gather, const uint *w, const uint *sb,
+                          uint ring, uint tid)
+{
+    UNROLL for (uint i = 0; i < (N * 8 + 128 * G - 1) / (128 * G); i++)
+    {
+        const uint r = tid / 8 + i * 16 * G, row = t.x0 + kmin(r, t.n_x - 1);
+        c.x_from[i] = x + (ulong)(gather ? slot_token[row] : row) * t.cols + 8 * (tid & 7);
+        c.x_to[i] = r * 128 + (((tid & 7) ^ (r & 7)) << 4);
+    }
+    const uint r = WIDE ? tid / 8 : tid / 2, at = r / 16 * 16 + r % 16 / 2 + r % 2 * 8;
+    const ulong row = t.w0 + kmin(r, t.n_w - 1);
+    if (WIDE) {
+        c.w_from = w + (ulong)t.w0 * (t.cols / 2) + 4 * (tid & 7);
+        c.w_to = GMM_X_BYTES + at * 128 + (((tid & 7) ^ (at & 7)) << 4);
+    } else {
+        c.w_from = w + row * (t.cols / 8) + 4 * (tid & 1);
+        c.w_to = GMM_X_BYTES + at * 32 + (((tid & 1) ^ (at / 4 & 1)) << 4);
+        c.s_from = sb + row * (t.cols / 64);
+        c.s_to = GMM_X_BYTES + G * 64 * 32 + at * 4;
+    }
+    c.to = ring;
+    c.n_left = t.cols / 64;
+}
+
+/* The next block of columns, if there is one; a group of copies in any case. */
+template <uint G, uint N, bool WIDE>
+KFN void gmm_copies_next(gmm_copies<G, N> &c, const gmm_tile &t, uint ring, uint tid)
+{
+    if (c.n_left != 0) {
+        UNROLL for (uint i = 0; i < (N * 8 + 128 * G - 1) / (128 * G); i++)
+        {
+            if (N % (16 * G) == 0 || tid / 8 + i * 16 * G < N)
+                gmm_copy16(c.to + c.x_to[i], c.x_from[i]);
+            c.x_from[i] += 64;
+        }
+        if (WIDE) {
+            UNROLL for (uint i = 0; i < 4; i++)
+            {
+                const uint r = kmin(tid / 8 + i * 16 * G, t.n_w - 1);
+                gmm_copy16(c.to + c.w_to + i * 16 * G * 128, c.w_from + (ulong)r * (t.cols / 2));
+            }
+            c.w_from += 32;
+        } else {
+            gmm_copy16(c.to + c.w_to, c.w_from);
+            if ((tid & 1) == 0) gmm_copy4(c.to + c.s_to, c.s_from);
+            c.w_from += 8;
+            c.s_from += 1;
+        }
+        c.n_left--;
+        c.to += GMM_STAGE_BYTES(G, WIDE);
+        if (c.to == ring + GMM_STAGES(G, WIDE) * GMM_STAGE_BYTES(G, WIDE)) c.to = ring;
+    }
+    gmm_copy_commit();
+}
+
 /* ---- The loop ---- */
 
-/* Half a block (32 columns): word w[0] of the lane's even row, w[1] of its odd row. */
-KFN void gmm_dequant_half(uint *a, uint w0, uint w1, uint s0, uint b0, uint s1, uint b1)
+/* Half a block (32 columns) as two operands A: word w0 of the lane's even row, w1 of its odd row.
+ */
+KFN void gmm_dequant_half(uint *a, uint w0, uint w1, uint g0, uint g1)
 {
+    const uint s0 = __byte_perm(g0, 0, 0x1010), b0 = __byte_perm(g0, 0, 0x3232);
+    const uint s1 = __byte_perm(g1, 0, 0x1010), b1 = __byte_perm(g1, 0, 0x3232);
     UNROLL for (uint j = 0; j < 4; j++)
     {
-        const uint at = j / 2 * 4 + (j & 1) * 2;
-        a[at] = mm_dequant2(w0 >> (4 * j), s0, b0);
-        a[at + 1] = mm_dequant2(w1 >> (4 * j), s1, b1);
+        a[2 * j] = mm_dequant2(w0 >> (4 * j), s0, b0);
+        a[2 * j + 1] = mm_dequant2(w1 >> (4 * j), s1, b1);
+    }
+}
+
+/* The same from bf16 rows. */
+KFN void gmm_load_half(uint *a, uint rows, uint half, uint lane)
+{
+    UNROLL for (uint j = 0; j < 2; j++)
+    {
+        const uint part = 4 * half + 2 * j + (lane >> 4);
+        const uint4 v = mm_ldmatrix4(rows + ((part ^ (lane & 7)) << 4));
+        a[4 * j] = v.x, a[4 * j + 1] = v.y, a[4 * j + 2] = v.z, a[4 * j + 3] = v.w;
     }
 }
 
 /* d [N / 2]: of the warp's 16 rows and the tile's tokens, element 4 j + e is token
  * 8 j + 2 (lane % 4) + e % 2, row 2 (lane / 4) + e / 2. Ends with all reads of the ring done. */
-template <uint G, uint N>
-KFN void gmm_main(float *d, const gmm_tile &t, const ushort *x, const uint *slot_token, bool gather,
-                  const uint *codes, const uint *sb, uint ring, uint tid, uint lane, uint sg)
+template <uint G, uint N, bool WIDE>
+KFN void gmm_main(float *d, const gmm_tile &t, gmm_copies<G, N> &c, uint ring, uint tid, uint lane,
+                  uint sg)
 {
-    const uint T = 128 * G, STAGES = GMM_STAGES(G), AHEAD = STAGES - 2;
-    const uint NX = (N * 8 + T - 1) / T;
-    const uint n_k = t.cols / 64;
-    /* What this thread copies: 16 bytes of some tokens, of one row of codes, perhaps an sb. */
-    const ushort *x_from[NX];
-    uint x_to[NX];
-    UNROLL for (uint i = 0; i < NX; i++)
-    {
-        const uint r = tid / 8 + i * (T / 8), row = t.x0 + kmin(r, t.n_x - 1);
-        x_from[i] = x + (ulong)(gather ? slot_token[row] : row) * t.cols + 8 * (tid & 7);
-        x_to[i] = r * 128 + (((tid & 7) ^ (r & 7)) << 4);
-    }
-    /* In shared memory, rows of W lie in the order of fragments; halves swapped every 4 rows. */
-    const uint w_row = t.w0 + kmin(tid / 2, t.n_w - 1), f = (tid / 4 & 7) + 8 * (tid / 2 & 1);
-    const uint w_at = tid / 32 * 16 + f;
-    const uint *w_from = codes + (ulong)w_row * (t.cols / 8) + 4 * (tid & 1);
-    const uint w_to = GMM_X_BYTES + w_at * 32 + (((tid & 1) ^ (w_at >> 2 & 1)) << 4);
-    const uint *s_from = sb + (ulong)w_row * (t.cols / 64);
-    const uint s_to = GMM_X_BYTES + G * 64 * 32 + w_at * 4;
-    const uint end = ring + STAGES * GMM_STAGE_BYTES(G);
-    uint to = ring, n_left = n_k;
-    /* The next block of columns, if there is one; a group in any case. */
-    auto copy = [&]() {
-        if (n_left != 0) {
-            UNROLL for (uint i = 0; i < NX; i++)
-            {
-                if (N * 8 % T == 0 || tid / 8 + i * (T / 8) < N)
-                    gmm_copy16(to + x_to[i], x_from[i]);
-                x_from[i] += 64;
-            }
-            gmm_copy16(to + w_to, w_from);
-            if ((tid & 1) == 0) gmm_copy4(to + s_to, s_from);
-            w_from += 8;
-            s_from += 1;
-            n_left--;
-            to += GMM_STAGE_BYTES(G);
-            if (to == end) to = ring;
-        }
-        gmm_copy_commit();
-    };
+    const uint STAGES = GMM_STAGES(G, WIDE), AHEAD = STAGES - 2;
+    const uint at = sg * 16 + (lane & 15); /* the row whose address this lane gives to ldmatrix */
+    const uint l_rows = GMM_X_BYTES + at * 128;
+    const uint l_codes = GMM_X_BYTES + at * 32 + ((lane >> 4 ^ (at >> 2 & 1)) << 4);
+    const uint l_sb = GMM_X_BYTES + G * 64 * 32 + (sg * 16 + lane / 4) * 4;
     UNROLL for (uint i = 0; i < N / 2; i++) d[i] = 0.0f;
     for (uint k = 0; k < AHEAD; k++)
-        copy();
+        gmm_copies_next<G, N, WIDE>(c, t, ring, tid);
     uint stage = ring;
-    /* What this lane reads: a row of a quarter of the warp's codes; sb of its two rows. */
-    const uint l_at = sg * 16 + (lane & 15);
-    const uint l_codes = GMM_X_BYTES + l_at * 32 + ((lane >> 4 ^ (l_at >> 2 & 1)) << 4);
-    const uint l_sb = GMM_X_BYTES + G * 64 * 32 + (sg * 16 + lane / 4) * 4;
-    for (uint k = 0; k < n_k; k++) {
+    for (uint k = 0; k < t.cols; k += 64) {
         gmm_copy_wait<AHEAD - 1>();
         gmm_fence_shared();
         TG_BARRIER();
-        copy();
-        const uint4 w = mm_ldmatrix4(stage + l_codes);
-        const uint g0 = gmm_load_u32(stage + l_sb), g1 = gmm_load_u32(stage + l_sb + 32);
-        const uint s0 = __byte_perm(g0, 0, 0x1010), b0 = __byte_perm(g0, 0, 0x3232);
-        const uint s1 = __byte_perm(g1, 0, 0x1010), b1 = __byte_perm(g1, 0, 0x3232);
+        gmm_copies_next<G, N, WIDE>(c, t, ring, tid);
+        uint a[8], b[8], g0 = 0, g1 = 0;
+        uint4 w;
+        if (!WIDE) {
+            w = mm_ldmatrix4(stage + l_codes);
+            g0 = gmm_load_u32(stage + l_sb);
+            g1 = gmm_load_u32(stage + l_sb + 32);
+        }
         const ulong desc = gmm_descriptor(stage);
-        uint a[8], b[8];
-        gmm_wait<1>();
-        gmm_dequant_half(a, w.x, w.y, s0, b0, s1, b1);
+        gmm_wait<1>(); /* whoever read a is done */
+        if (WIDE)
+            gmm_load_half(a, stage + l_rows, 0, lane);
+        else
+            gmm_dequant_half(a, w.x, w.y, g0, g1);
         gmm_fence();
         gmm_mma<N>(d, a, desc);
         gmm_mma<N>(d, a + 4, desc + 2);
         gmm_commit();
-        gmm_wait<1>();
-        gmm_dequant_half(b, w.z, w.w, s0, b0, s1, b1);
+        gmm_wait<1>(); /* whoever read b, and with it the block before this one */
+        if (WIDE)
+            gmm_load_half(b, stage + l_rows, 1, lane);
+        else
+            gmm_dequant_half(b, w.z, w.w, g0, g1);
         gmm_fence();
         gmm_mma<N>(d, b, desc + 4);
         gmm_mma<N>(d, b + 4, desc + 6);
         gmm_commit();
-        stage += GMM_STAGE_BYTES(G);
-        if (stage == end) stage = ring;
+        stage += GMM_STAGE_BYTES(G, WIDE);
+        if (stage == ring + STAGES * GMM_STAGE_BYTES(G, WIDE)) stage = ring;
     }
     gmm_wait<0>();
     UNROLL for (uint i = 0; i < N / 2; i++) gmm_hold(d[i]);
@@ -337,14 +391,14 @@ KFN void gmm_store_f32(const float *d, const gmm_tile &t, uint pitch, float *y, 
 }
 
 /* h or y of a tile, bf16, by way of the ring so that rows are written whole. C columns a row. */
-template <uint G, uint N, bool UP>
+template <uint G, uint N, bool WIDE, bool UP>
 KFN void gmm_store_bf16(const float *d, const gmm_tile &t, uint pitch, ushort *y, uint ring,
                         uint tid, uint lane, uint sg)
 {
     const uint C = UP ? 32 * G : 64 * G, PITCH = 2 * C + 16; /* bytes */
     const uint r = lane / 4;
-    /* h in the order of GMM_COLUMN: column 8 sg + r of the tile. */
-    const uint h_at = 32 * (sg / 4) + 8 * (r & 3) + 2 * (sg & 3) + r / 4;
+    /* Column 8 sg + r of the tile; where codes will read it, in the order of GMM_COLUMN. */
+    const uint h_at = WIDE ? 8 * sg + r : 32 * (sg / 4) + 8 * (r & 3) + 2 * (sg & 3) + r / 4;
     TG_BARRIER();
     UNROLL for (uint j = 0; j < N / 4; j++)
     {
@@ -365,27 +419,29 @@ KFN void gmm_store_bf16(const float *d, const gmm_tile &t, uint pitch, ushort *y
     }
 }
 
-template <uint G, uint N, int MODE, typename Y>
-KFN void gmm_run_n(const gmm_tile &t, const ushort *x, const uint *slot_token, const uint *codes,
+template <uint G, uint N, bool WIDE, int MODE, typename Y>
+KFN void gmm_run_n(const gmm_tile &t, const ushort *x, const uint *slot_token, const uint *w,
                    const uint *sb, uint pitch, Y *y, uint ring, uint tid, uint lane, uint sg)
 {
     float d[N / 2];
-    gmm_main<G, N>(d, t, x, slot_token, MODE == GMM_UP, codes, sb, ring, tid, lane, sg);
+    gmm_copies<G, N> c;
+    gmm_copies_begin<G, N, WIDE>(c, t, x, slot_token, MODE == GMM_UP, w, sb, ring, tid);
+    gmm_main<G, N, WIDE>(d, t, c, ring, tid, lane, sg);
     if constexpr (MODE == GMM_SET || MODE == GMM_ADD)
         gmm_store_f32<N, MODE == GMM_ADD>(d, t, pitch, y, lane, sg);
     else
-        gmm_store_bf16<G, N, MODE == GMM_UP>(d, t, pitch, y, ring, tid, lane, sg);
+        gmm_store_bf16<G, N, WIDE, MODE == GMM_UP>(d, t, pitch, y, ring, tid, lane, sg);
 }
 
-template <uint G, int MODE, typename Y>
-KFN void gmm_run(const gmm_tile &t, const ushort *x, const uint *slot_token, const uint *codes,
+template <uint G, bool WIDE, int MODE, typename Y>
+KFN void gmm_run(const gmm_tile &t, const ushort *x, const uint *slot_token, const uint *w,
                  const uint *sb, uint pitch, Y *y, uint tid, uint lane, uint sg)
 {
     extern __shared__ uchar gmm_memory[];
     const uint ring = (mm_tg_address(gmm_memory) + 1023u) & ~1023u;
 #define GMM_N(n)                                                                                   \
     case (n) / 16:                                                                                 \
-        gmm_run_n<G, n, MODE>(t, x, slot_token, codes, sb, pitch, y, ring, tid, lane, sg);         \
+        gmm_run_n<G, n, WIDE, MODE>(t, x, slot_token, w, sb, pitch, y, ring, tid, lane, sg);       \
         break
     switch ((t.n_x + 15) / 16) {
         GMM_N(16);
@@ -402,7 +458,7 @@ KFN void gmm_run(const gmm_tile &t, const ushort *x, const uint *slot_token, con
 
 #else /* compiled for another GPU: never launched (gpu_limits.native_mm) */
 
-template <uint G, int MODE, typename Y>
+template <uint G, bool WIDE, int MODE, typename Y>
 KFN void gmm_run(const gmm_tile &, const ushort *, const uint *, const uint *, const uint *, uint,
                  Y *, uint, uint, uint)
 {

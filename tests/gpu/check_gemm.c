@@ -114,6 +114,14 @@ static void dense_portable(check *c)
     dense(c, g, 65, 12352, 2048, false);
 }
 
+static void dense_35b_wide(check *c)
+{
+    gpu_context *g = check_context(c, &check_35b);
+    g->off[GPU_SW_inline_dequant] = true;
+    g->off[GPU_SW_tensor_main] = check_below(c, 2) != 0;
+    dense(c, g, 1 + check_below(c, 200), 2048, 4096, check_below(c, 2) != 0);
+}
+
 static void dense_35b(check *c)
 {
     static const uint32_t tokens[] = {1, 8, 17, 63, 128, 129, 200, 300};
@@ -338,7 +346,7 @@ static void compare_moe(check *c, const gpu_context *g, const moe *m, uint32_t n
                    .got = check_host(c, widest * 4),
                    .h = check_fetch(c, gpu_sub(m->scratch, m->l.h, m->l.y - m->l.h)),
                    .y = check_fetch(c, gpu_sub(m->scratch, m->l.y, m->l.total - m->l.y))};
-    if (gemm_is_native(g)) {
+    if (gemm_is_permuted(g)) {
         uint16_t *h = check_host(c, m->l.y - m->l.h);
         const uint32_t w = m->s->expert_width;
         for (uint32_t j = 0; j < m->l.n_slots * w; j++)
@@ -441,6 +449,14 @@ static void moe_35b(check *c)
     moe_case(c, g, &m, 60);
 }
 
+static void moe_35b_wide(check *c)
+{
+    gpu_context *g = check_context(c, &check_35b);
+    g->off[GPU_SW_inline_dequant] = true;
+    const moe m = new_moe(c, &check_35b, 1 + check_below(c, 200), check_below(c, 2) != 0);
+    moe_case(c, g, &m, 40);
+}
+
 static void moe_35b_portable(check *c)
 {
     gpu_context *g = check_context(c, &check_35b);
@@ -481,6 +497,16 @@ static void time_moe(check *c, uint32_t n, uint8_t groups)
     check_run(c);
 }
 
+static void time_moe_wide(check *c, uint32_t n)
+{
+    gpu_context *g = time_context(c, 0);
+    g->off[GPU_SW_inline_dequant] = true;
+    const moe m = new_moe(c, &check_35b, n, false);
+    give_mm(c, g, n);
+    op_moe_gemm(g, n, m.vxn, m.vids, m.vweights, &m.vbank, m.scratch, m.vx);
+    check_run(c);
+}
+
 #define TIME(name, call)                                                                           \
     static void name(check *c)                                                                     \
     {                                                                                              \
@@ -494,6 +520,7 @@ TIME(time_out, time_dense(c, 4096, 2048, 4096, 0))
 TIME(time_out_2, time_dense(c, 4096, 2048, 4096, 2))
 TIME(time_out_portable, time_dense(c, 4096, 2048, 4096, 1))
 TIME(time_router, router(c, &check_35b, 4096))
+TIME(time_moe_4096_wide, time_moe_wide(c, 4096))
 TIME(time_moe_256, time_moe(c, 256, 0))
 TIME(time_moe_512, time_moe(c, 512, 0))
 TIME(time_moe_2048, time_moe(c, 2048, 0))
@@ -507,6 +534,7 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"gemm_dense_wide", dense_wide, 0},
                                        {"gemm_dense_35b", dense_35b, CHECK_ON_DEVICE},
                                        {"gemm_dense_35b_portable", dense_portable, CHECK_ON_DEVICE},
+                                       {"gemm_dense_35b_wide", dense_35b_wide, CHECK_ON_DEVICE},
                                        {"gemm_expand", expansion, 0},
                                        {"gemm_permute", permutation, 0},
                                        {"gemm_router", router_nano, 0},
@@ -517,6 +545,7 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"moe_wide", moe_wide, 0},
                                        {"moe_host_lists", moe_host, 0},
                                        {"moe_35b", moe_35b, CHECK_ON_DEVICE},
+                                       {"moe_35b_wide", moe_35b_wide, CHECK_ON_DEVICE},
                                        {"moe_35b_portable", moe_35b_portable, CHECK_ON_DEVICE},
                                        {"time_gemm_in_512", time_in_512, BIG},
                                        {"time_gemm_in_4096", time_in, BIG},
@@ -533,4 +562,5 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"time_moe_4096_2", time_moe_4096_2, BIG},
                                        {"time_moe_4096_4", time_moe_4096_4, BIG},
                                        {"time_moe_4096_portable", time_moe_4096_portable, BIG},
+                                       {"time_moe_4096_wide", time_moe_4096_wide, BIG},
                                        {NULL, NULL, 0}};

@@ -22,7 +22,12 @@ static bool is_wide(const gpu_context *g)
 
 bool gemm_is_native(const gpu_context *g)
 {
-    return g->native_mm && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main] && !is_wide(g);
+    return g->native_mm && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main];
+}
+
+bool gemm_is_permuted(const gpu_context *g)
+{
+    return gemm_is_native(g) && !is_wide(g);
 }
 
 enum { MM_DENSE, MM_UP, MM_DOWN };
@@ -90,6 +95,13 @@ static gpu_view expand(gpu_context *g, gpu_view codes, gpu_view sb, const gemm_e
     return w;
 }
 
+static kernel_id native_dense(const gpu_context *g, bool add)
+{
+    if (is_wide(g)) return add ? KERNEL_gmm_wide_add : KERNEL_gmm_wide_set;
+    if (groups(g, MM_DENSE) == 4) return add ? KERNEL_gmm_add_4 : KERNEL_gmm_set_4;
+    return add ? KERNEL_gmm_add_2 : KERNEL_gmm_set_2;
+}
+
 void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add, gpu_view y)
 {
     const gemm_args a = {n, w->rows, w->cols, add};
@@ -102,11 +114,9 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
         const gemm_expand_args e = {1, w->rows, w->cols, 0, 0, 0};
         wide = expand(g, w->codes, w->sb, &e);
     }
-    if (native) in = permute(g, in, n, w->cols);
-    const uint32_t n_groups = groups(g, MM_DENSE);
-    const kernel_id set = n_groups == 4 ? KERNEL_gmm_set_4 : KERNEL_gmm_set_2;
-    const kernel_id plus = n_groups == 4 ? KERNEL_gmm_add_4 : KERNEL_gmm_add_2;
-    const kernel_id k = native       ? (add ? plus : set)
+    if (native && !is_wide(g)) in = permute(g, in, n, w->cols);
+    const uint32_t n_groups = is_wide(g) ? 4 : groups(g, MM_DENSE);
+    const kernel_id k = native       ? native_dense(g, add)
                         : is_wide(g) ? KERNEL_gemm_wide
                                      : KERNEL_gemm_q4;
     rec_label(g->rec, "gemm");
@@ -273,6 +283,13 @@ static void product_list(const experts *e, const moe_gemm_args *a, kernel_id k, 
     rec_args(r, a, sizeof *a);
 }
 
+static kernel_id native_expert(bool wide, uint32_t n_groups, bool up)
+{
+    if (wide) return up ? KERNEL_gmm_up_wide : KERNEL_gmm_down_wide;
+    if (n_groups == 4) return up ? KERNEL_gmm_up_4 : KERNEL_gmm_down_4;
+    return up ? KERNEL_gmm_up_2 : KERNEL_gmm_down_2;
+}
+
 /* h or y of all slots: up when gather. The cost is booked on the first list. */
 static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, gpu_view out)
 {
@@ -287,35 +304,29 @@ static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, 
         a.codes = a.sb = 0;
         a.slab = a.rows * a.cols / 2;
     }
+    const double cost = elements * (wide ? 2 : 0.5625) + (double)x.bytes + (double)out.bytes;
+    const double flops = 2.0 * e->l.n_slots * a.rows * a.cols;
+    if (gemm_is_native(g)) {
+        const uint32_t n_groups = wide ? 4 : groups(g, gather ? MM_UP : MM_DOWN);
+        if (gather && !wide) x = permute(g, x, e->n, a.cols);
+        rec_label(g->rec, gather ? "experts up" : "experts down");
+        product_list(e, &a, native_expert(wide, n_groups, gather), e->plan.full, 64 * n_groups,
+                     gather, x, weights, out);
+        rec_cost(g->rec, cost, flops);
+        return;
+    }
     const kernel_id full = gather ? (wide ? KERNEL_moe_up_wide_32 : KERNEL_moe_up_32)
                                   : (wide ? KERNEL_moe_down_wide_32 : KERNEL_moe_down_32);
     const kernel_id tail = gather ? (wide ? KERNEL_moe_up_wide_16 : KERNEL_moe_up_16)
                                   : (wide ? KERNEL_moe_down_wide_16 : KERNEL_moe_down_16);
     rec_label(g->rec, gather ? "experts up" : "experts down");
-    const uint64_t bytes = x.bytes + out.bytes;
-    if (gemm_is_native(g)) {
-        if (gather) x = permute(g, x, e->n, a.cols);
-        rec_label(g->rec, gather ? "experts up" : "experts down");
-        const uint32_t n_groups = groups(g, gather ? MM_UP : MM_DOWN);
-        const kernel_id up = n_groups == 4 ? KERNEL_gmm_up_4 : KERNEL_gmm_up_2;
-        const kernel_id down = n_groups == 4 ? KERNEL_gmm_down_4 : KERNEL_gmm_down_2;
-        product_list(e, &a, gather ? up : down, e->plan.full, 64 * n_groups, gather, x, weights,
-                     out);
-        rec_cost(g->rec, elements * 0.5625 + (double)bytes, 2.0 * e->l.n_slots * a.rows * a.cols);
-        return;
+    if (e->plan.full != 0) {
+        product_list(e, &a, full, 32, 64, gather, x, weights, out);
+        rec_cost(g->rec, cost, flops);
     }
-    for (uint32_t list = e->plan.full != 0 ? MOE_MAP_FULL : MOE_MAP_SHORT; list <= MOE_MAP_SHORT;
-         list++) {
-        const bool first = list == MOE_MAP_FULL || e->plan.full == 0;
-        a.list = list;
-        if (list == MOE_MAP_FULL)
-            product_list(e, &a, full, 32, 64, gather, x, weights, out);
-        else
-            product_list(e, &a, tail, 16, 128, gather, x, weights, out);
-        if (first)
-            rec_cost(g->rec, elements * (wide ? 2 : 0.5625) + (double)bytes,
-                     2.0 * e->l.n_slots * a.rows * a.cols);
-    }
+    a.list = MOE_MAP_SHORT;
+    product_list(e, &a, tail, 16, 128, gather, x, weights, out);
+    if (e->plan.full == 0) rec_cost(g->rec, cost, flops);
 }
 
 void op_moe_experts(gpu_context *g, uint32_t n, gpu_view xn, gpu_view weights, const gpu_bank *bank,

@@ -11,15 +11,16 @@
 typedef struct moe_layout {
     uint64_t counts, slot_token, slot_of, n_map, full, tails; /* lists, byte offsets */
     uint64_t plan_bytes;
-    uint64_t h; /* [slots][W] bf16; of the native main loop in its order of columns */
+    uint64_t h; /* [slots][W] bf16; in the order of GMM_COLUMN if gemm_is_permuted() */
     uint64_t y; /* [slots][H] bf16 */
     uint64_t total;
     uint32_t n_slots, tiles_max; /* of each list */
 } moe_layout;
 moe_layout moe_layout_of(const model_shape *s, uint32_t n);
 
-/* The native main loop does the products. */
+/* The native main loop does the products; and reads activations in the order of GMM_COLUMN. */
 bool gemm_is_native(const gpu_context *g);
+bool gemm_is_permuted(const gpu_context *g);
 
 /* How the context cuts tiles. */
 moe_plan_args moe_plan_args_of(const gpu_context *g, uint32_t n);
