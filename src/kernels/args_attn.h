@@ -6,9 +6,12 @@
 #include "kernels/kmath.h"
 
 #define ATTN_DIM        256
-#define ATTN_BLOCKS_MAX 64 /* key blocks of a sequence */
-#define ATTN_BLOCK_MIN  32 /* keys; every block is a multiple of it */
-#define ATTN_MMA_GROUP  8  /* query heads of a KV head that the decode products take */
+#define ATTN_BLOCKS_MAX 64  /* key blocks of a sequence */
+#define ATTN_BLOCK_MIN  32  /* keys; every block is a multiple of it */
+#define ATTN_MMA_GROUP  8   /* query heads of a KV head that the decode products take */
+#define ATTN_SCAN_ROWS  128 /* rows (positions times heads) of a prefill tile on products */
+#define ATTN_SCAN_KEYS  64
+#define ATTN_SCAN_GROUP 16 /* query heads of a KV head that it takes */
 
 typedef struct attn_args {
     uint32_t n_heads, n_kv_heads;

@@ -59,6 +59,27 @@ KFN uint4 frag_load_turned(TPTR(const ushort) row)
     return r;
 }
 
+/* Low or high halves of two words, a's below. */
+KFN uint frag_low(uint a, uint b)
+{
+    return __byte_perm(a, b, 0x5410);
+}
+KFN uint frag_high(uint a, uint b)
+{
+    return __byte_perm(a, b, 0x7632);
+}
+
+/* tg_ld16 that is not kept in registers over a loop. */
+KFN uint4 frag_read16(TPTR(const uint) p)
+{
+    uint4 r;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "r"((uint)__cvta_generic_to_shared(p))
+                 : "memory");
+    return r;
+}
+
 /* 16 bytes from device to threadgroup memory, behind the program's back; zeros when not valid (the
  * address is not read). frag_copy_close ends a set; frag_copy_wait<N>: all but the last N sets are
  * there for this thread. */
@@ -78,10 +99,11 @@ template <uint N> KFN void frag_copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Threadgroup memory beyond TG_ARRAY's; one a kernel, at file scope and in the kernel. */
+/* Threadgroup memory beyond TG_ARRAY's: FRAG_MEMORY(kernel, bytes) at file scope, FRAG_ARRAY in the
+ * kernel. */
 #define FRAG_MEMORY(name, bytes) KERNEL_DYN_SMEM(name, bytes)
-#define FRAG_ARRAY(p)                                                                              \
+#define FRAG_ARRAY(name, bytes)                                                                    \
     extern __shared__ __align__(1024) ushort frag_memory[];                                        \
-    TPTR(ushort) p = frag_memory
+    TPTR(ushort) name = frag_memory
 
 #endif

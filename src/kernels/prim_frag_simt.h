@@ -102,6 +102,20 @@ KFN uint4 frag_load_turned(TPTR(const ushort) row)
     return uint4{x.out[0], x.out[1], x.out[2], x.out[3]};
 }
 
+KFN uint frag_low(uint a, uint b)
+{
+    return (a & 0xffffu) | (b << 16);
+}
+KFN uint frag_high(uint a, uint b)
+{
+    return (a >> 16) | (b & 0xffff0000u);
+}
+
+KFN uint4 frag_read16(TPTR(const uint) p)
+{
+    return tg_ld16(p, 0);
+}
+
 KFN void frag_copy16(TPTR(ushort) to, DPTR(const ushort) from, bool valid)
 {
     uint4 w = {0, 0, 0, 0};
@@ -114,5 +128,11 @@ KFN void frag_copy_close()
 template <uint N> KFN void frag_copy_wait()
 {
 }
+
+/* A group stays on one thread of the host. Unchecked. */
+#define FRAG_MEMORY(name, bytes) static_assert((bytes) % 16 == 0, "size of " #name)
+#define FRAG_ARRAY(name, bytes)                                                                    \
+    alignas(16) static __thread ushort name##_memory[(bytes) / 2];                                 \
+    TPTR(ushort) name = name##_memory
 
 #endif

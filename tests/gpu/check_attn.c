@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "kernels/args_util.h"
 #include "kernels/ref_attn.h"
 
 #define D ATTN_DIM
@@ -183,10 +184,10 @@ static void step_mma(check *c)
 
     const uint64_t n_out = (uint64_t)p.a.n_tokens * p.a.n_heads;
     float *q = check_host(c, n_out * D * 4), *want = check_host(c, n_out * D * 4);
-    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm, false, true, p.k, p.v, q);
+    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm, false, false, p.k, p.v, q);
     same_cache(c, &p);
     ref_attn_exact(&p.a, p.tok, p.y, q, p.k, p.v, want);
-    check_close_f32(c, "o", check_fetch(c, p.vo), want, n_out, D, 2.0 / 256, 0);
+    check_close_f32(c, "o", check_fetch(c, p.vo), want, n_out, D, 2.0 / 512 + 1e-4, 0);
 }
 
 /* Neither the bound of the grid nor the rest of the batch shows in a token's result. */
@@ -261,8 +262,220 @@ static void scan(check *c)
     check_same_u16(c, "o", check_fetch(c, p.vo), want, n_out, D);
 }
 
+/* Of bf16 weights: 2^-9 of the largest |v|; of rounding o: 2^-9 of itself. */
+static void scan_mma(check *c)
+{
+    problem p = {0};
+    draw_scan(c, &p, true, 40);
+    if (p.a.group > ATTN_SCAN_GROUP) return;
+    gpu_context *g = check_context(c, &p.shape);
+    if (check_on_emulator(c)) g->native_mm = true;
+    check_shape(c, "heads %u/%u tokens %u segments %u length %u", p.a.n_heads, p.a.n_kv_heads,
+                p.a.n_tokens, p.n_seqs, p.max_len);
+    make_views(c, &p, op_attn_scan_scratch(&p.shape, p.a.n_tokens, p.n_seqs), 2);
+    if (!run_scan(c, &p, g)) return;
+    const uint64_t n_out = (uint64_t)p.a.n_tokens * p.a.n_heads;
+    float *q = check_host(c, n_out * D * 4), *want = check_host(c, n_out * D * 4);
+    float *got = check_host(c, n_out * D * 4);
+    ref_attn_prepare(&p.a, p.tok, p.y, p.rope, p.q_norm, p.k_norm, false, true, p.k, p.v, q);
+    same_cache(c, &p);
+    ref_attn_exact(&p.a, p.tok, p.y, q, p.k, p.v, want);
+    const uint16_t *o = check_fetch(c, p.vo);
+    for (uint64_t i = 0; i < n_out * D; i++)
+        got[i] = kx_bf16_load(o[i]);
+    check_close_f32(c, "o", got, want, n_out, D, 2.0 / 512 + 1e-4, 1.0 / 512);
+}
+
+/* One prompt in one piece, and in two: the same bits. */
+static void scan_chunks(check *c)
+{
+    problem p = {0};
+    draw_heads(c, &p.shape, false);
+    set_args(&p);
+    const uint32_t n = 2 + check_below(c, 100), cut = 1 + check_below(c, n - 1);
+    p.n_seqs = 1;
+    p.a.n_tokens = p.a.n_rows = p.max_len = n;
+    const seg_entry segs[3] = {{0, n, 0, 0, 0, {0, 0, 0}},
+                               {0, cut, 0, 0, 0, {0, 0, 0}},
+                               {0, n - cut, 0, 0, cut, {0, 0, 0}}};
+    p.tok = check_host(c, (uint64_t)n * sizeof *p.tok);
+    for (uint32_t t = 0; t < n; t++)
+        p.tok[t] = (tok_entry){7, t, 0, 0};
+    draw_inputs(c, &p);
+    p.seg = check_host(c, sizeof segs);
+    memcpy(p.seg, segs, sizeof segs);
+    p.n_seqs = 3;
+    gpu_context *g = check_context(c, &p.shape);
+    if (check_on_emulator(c)) g->native_mm = check_below(c, 2) == 0;
+    check_shape(c, "heads %u/%u tokens %u cut at %u%s", p.a.n_heads, p.a.n_kv_heads, n, cut,
+                g->native_mm ? " native" : "");
+    make_views(c, &p, op_attn_scan_scratch(&p.shape, n, 1), 2);
+    const gpu_view seg = p.vseg, tok = p.vtok;
+    p.n_seqs = 1;
+    if (!run_scan(c, &p, g)) return;
+    const uint64_t row = (uint64_t)p.a.n_heads * D;
+    const uint16_t *whole = check_fetch(c, p.vo);
+    for (uint32_t i = 1; i < 3; i++) {
+        const uint64_t from = segs[i].pos, m = segs[i].n;
+        p.a.n_tokens = segs[i].n;
+        p.vseg = gpu_sub(seg, i * sizeof *segs, sizeof *segs);
+        p.vtok = gpu_sub(tok, from * 16, m * 16);
+        op_attn_scan(g, segs[i].n, 1, (uint32_t)(from + m), p.vtok, p.vseg, &p.l,
+                     gpu_sub(p.vy, from * p.a.y_pitch * 4, m * p.a.y_pitch * 4),
+                     gpu_sub(p.vrope, from * 256, m * 256), p.vscratch, p.vo);
+        if (!check_run(c)) return;
+        check_same_u16(c, "o in two pieces", check_fetch(c, gpu_sub(p.vo, 0, m * row * 2)),
+                       whole + from * row, m * p.a.n_heads, D);
+    }
+}
+
+/* ---- timing ---- */
+
+#define BENCH_LAYERS 10u /* so that the caches do not stay in the device's own cache */
+
+/* Caches of `layers` layers of n rows, filled by the device. */
+static void bench_cache(check *c, problem *p, uint32_t n, uint32_t layers)
+{
+    gpu_context *g = check_context(c, &p->shape);
+    const uint64_t bytes = (uint64_t)layers * p->a.n_kv_heads * n * D * 2;
+    const util_fill_args fill = {(uint32_t)(bytes / 4), 0x3c103c00};
+    gpu_view *const views[] = {&p->l.k, &p->l.v};
+    for (uint32_t i = 0; i < 2; i++) {
+        *views[i] = check_view(c, i == 0 ? "k" : "v", bytes, NULL);
+        rec_dispatch(g->rec, KERNEL_util_fill, (fill.n + 1023) / 1024, 1);
+        rec_write(g->rec, *views[i]);
+        rec_args(g->rec, &fill, sizeof fill);
+    }
+    p->l.n_rows = p->a.n_rows = n;
+}
+
+/* One sequence of n keys; the last n_new are the batch. Values without meaning. */
+static void bench_inputs(check *c, problem *p, uint32_t n, uint32_t n_new)
+{
+    p->shape = check_35b;
+    set_args(p);
+    p->n_seqs = 1;
+    p->max_len = n;
+    p->a.n_tokens = n_new;
+    p->tok = check_host(c, (uint64_t)n_new * sizeof *p->tok);
+    for (uint32_t t = 0; t < n_new; t++)
+        p->tok[t] = (tok_entry){7, n - n_new + t, 0, 0};
+    const seg_entry seg = {0, n_new, 0, 0, n - n_new, {0, 0, 0}};
+    const uint64_t y = (uint64_t)n_new * p->a.y_pitch;
+    p->vtok = check_view(c, "tok", (uint64_t)n_new * sizeof(tok_entry), p->tok);
+    p->vseg = check_view(c, "seg", sizeof seg, &seg);
+    p->vy = check_view(c, "y", y * 4, check_floats(c, y, -2, 2));
+    p->vrope =
+        check_view(c, "rope", (uint64_t)n_new * 256, check_floats(c, (uint64_t)n_new * 64, -1, 1));
+    p->l.q_norm = check_view(c, "q_norm", D * 4, check_floats(c, D, 1, 2));
+    p->l.k_norm = check_view(c, "k_norm", D * 4, check_floats(c, D, 1, 2));
+    p->vo = check_view(c, "o", (uint64_t)n_new * p->a.n_heads * D * 4, NULL);
+}
+
+typedef struct bench_form {
+    const char *label;
+    gpu_switch off[2];
+    uint32_t n_off;
+} bench_form;
+
+/* All attention of one decode step; the dispatches that fill the caches are not timed. */
+static void bench_step(check *c, uint32_t n, const bench_form *f)
+{
+    problem p = {0};
+    n = check_on_emulator(c) && n > 512 ? 512 : n;
+    bench_inputs(c, &p, n, 1);
+    bench_cache(c, &p, n, BENCH_LAYERS);
+    if (!check_once(c)) return;
+    gpu_context *g = check_context(c, &p.shape);
+    for (uint32_t i = 0; i < f->n_off; i++)
+        g->off[f->off[i]] = true;
+    const uint64_t cache = (uint64_t)p.a.n_kv_heads * n * D * 2;
+    const gpu_attn all = p.l;
+    p.vscratch = check_view(c, "scratch", op_attn_step_scratch(&p.shape, 1, n), NULL);
+    for (uint32_t i = 0; i < BENCH_LAYERS; i++) {
+        p.l.k = gpu_sub(all.k, i * cache, cache);
+        p.l.v = gpu_sub(all.v, i * cache, cache);
+        op_attn_step(g, 1, n, p.vtok, &p.l, p.vy, p.vrope, p.vscratch, p.vo);
+    }
+    check_shape(c, "%u layers, n %u%s", BENCH_LAYERS, n, f->label);
+    (void)check_run(c);
+}
+
+static const bench_form forms[] = {{"", {0}, 0},
+                                   {" -attn_mm", {GPU_SW_attn_mm}, 1},
+                                   {" -fuse_qkprep", {GPU_SW_fuse_qkprep}, 1},
+                                   {" -attn_blocks", {GPU_SW_attn_blocks}, 1},
+                                   {" -kv_coalesce", {GPU_SW_kv_coalesce}, 1},
+                                   {" -gqa_pack", {GPU_SW_gqa_pack}, 1}};
+
+#define BENCH_STEP(name, n)                                                                        \
+    static void name(check *c)                                                                     \
+    {                                                                                              \
+        bench_step(c, n, &forms[0]);                                                               \
+    }
+BENCH_STEP(bench_step_256, 256)
+BENCH_STEP(bench_step_1k, 1024)
+BENCH_STEP(bench_step_4k, 4096)
+BENCH_STEP(bench_step_8k, 8192)
+BENCH_STEP(bench_step_32k, 32768)
+BENCH_STEP(bench_step_128k, 131072)
+
+static void bench_forms_4k(check *c)
+{
+    for (uint32_t i = 1; i < sizeof forms / sizeof *forms; i++)
+        bench_step(c, 4096, &forms[i]);
+}
+
+static void bench_forms_32k(check *c)
+{
+    for (uint32_t i = 1; i < sizeof forms / sizeof *forms; i++)
+        bench_step(c, 32768, &forms[i]);
+}
+
+/* One layer; 2,048 new tokens at the end of n. */
+static void bench_scan(check *c, uint32_t n, bool mm)
+{
+    problem p = {0};
+    const uint32_t n_new = check_on_emulator(c) ? 64 : 2048;
+    n = check_on_emulator(c) ? n / 512 : n;
+    bench_inputs(c, &p, n > n_new ? n : n_new, n_new);
+    bench_cache(c, &p, p.max_len, 1);
+    if (!check_once(c)) return;
+    gpu_context *g = check_context(c, &p.shape);
+    g->off[GPU_SW_attn_mm] = !mm;
+    p.vscratch = check_view(c, "scratch", op_attn_scan_scratch(&p.shape, n_new, 1), NULL);
+    check_shape(c, "%u tokens, n %u%s", n_new, p.max_len, mm ? "" : " -attn_mm");
+    (void)run_scan(c, &p, g);
+}
+
+#define BENCH_SCAN(name, n, mm)                                                                    \
+    static void name(check *c)                                                                     \
+    {                                                                                              \
+        bench_scan(c, n, mm);                                                                      \
+    }
+BENCH_SCAN(bench_scan_2k, 2048, true)
+BENCH_SCAN(bench_scan_32k, 32768, true)
+BENCH_SCAN(bench_scan_128k, 131072, true)
+BENCH_SCAN(bench_rows_2k, 2048, false)
+BENCH_SCAN(bench_rows_32k, 32768, false)
+
 const check_case check_attn_cases[] = {{"attn_step", step, 0},
                                        {"attn_step_mma", step_mma, 0},
                                        {"attn_step_alone", step_alone, 0},
                                        {"attn_scan", scan, 0},
+                                       {"attn_scan_mma", scan_mma, 0},
+                                       {"attn_scan_chunks", scan_chunks, 0},
+                                       {"attn_step_256", bench_step_256, CHECK_BENCH},
+                                       {"attn_step_1k", bench_step_1k, CHECK_BENCH},
+                                       {"attn_step_4k", bench_step_4k, CHECK_BENCH},
+                                       {"attn_step_8k", bench_step_8k, CHECK_BENCH},
+                                       {"attn_step_32k", bench_step_32k, CHECK_BENCH},
+                                       {"attn_step_128k", bench_step_128k, CHECK_BENCH},
+                                       {"attn_forms_4k", bench_forms_4k, CHECK_BENCH},
+                                       {"attn_forms_32k", bench_forms_32k, CHECK_BENCH},
+                                       {"attn_scan_2k", bench_scan_2k, CHECK_BENCH},
+                                       {"attn_scan_32k", bench_scan_32k, CHECK_BENCH},
+                                       {"attn_scan_128k", bench_scan_128k, CHECK_BENCH},
+                                       {"attn_rows_2k", bench_rows_2k, CHECK_BENCH},
+                                       {"attn_rows_32k", bench_rows_32k, CHECK_BENCH},
                                        {NULL, NULL, 0}};

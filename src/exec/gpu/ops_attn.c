@@ -115,17 +115,16 @@ void op_attn_step(gpu_context *g, uint32_t n, uint32_t max_len, gpu_view tok, co
     const bool coalesce = !g->off[GPU_SW_kv_coalesce];
     const bool mma =
         g->native_mm && !g->off[GPU_SW_attn_mm] && pack && coalesce && a.group <= ATTN_MMA_GROUP;
-    const gpu_view q = gpu_sub(s.q, 0, mma ? s.q.bytes / 2 : s.q.bytes);
     const double keys = (double)n * max_len;
 
-    if (!fused) prepare(g, &a, tok, l, y, rope, q, mma);
+    if (!fused) prepare(g, &a, tok, l, y, rope, s.q, false);
     rec_dispatch(g->rec, step_kernel(fused, pack, coalesce, mma),
                  (pack ? a.n_kv_heads : a.n_heads) * a.n_blocks, n);
     if (fused) {
         bind_prepare(g, &a, tok, l, y, rope);
     } else {
         rec_read(g->rec, gpu_sub(tok, 0, (uint64_t)n * sizeof(tok_entry)));
-        rec_read(g->rec, q);
+        rec_read(g->rec, s.q);
         rec_read(g->rec, cache(&a, l->k));
         rec_read(g->rec, cache(&a, l->v));
     }
@@ -158,13 +157,19 @@ void op_attn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, uint32_t max_len,
 {
     attn_args a = common_args(g, n, l);
     a.n_segs = n_segs;
-    (void)seg;
     const gpu_view q = gpu_sub(scratch, 0, (uint64_t)n * a.n_heads * D * 2);
     prepare(g, &a, tok, l, y, rope, q, true);
 
-    const uint32_t quads = blocks_of(a.group, 4);
-    rec_dispatch(g->rec, KERNEL_attn_scan_rows, blocks_of(n * a.n_kv_heads * quads, 8), 1);
-    bind_inputs(g, &a, tok, y);
+    if (g->native_mm && !g->off[GPU_SW_attn_mm] && a.group <= ATTN_SCAN_GROUP) {
+        const uint32_t n_tiles = n / (ATTN_SCAN_ROWS / a.group) + n_segs;
+        rec_dispatch(g->rec, KERNEL_attn_scan_mma, n_tiles * a.n_kv_heads, 1);
+        rec_read(g->rec, gpu_sub(seg, 0, (uint64_t)n_segs * sizeof(seg_entry)));
+    } else {
+        const uint32_t quads = blocks_of(a.group, 4);
+        rec_dispatch(g->rec, KERNEL_attn_scan_rows, blocks_of(n * a.n_kv_heads * quads, 8), 1);
+        rec_read(g->rec, gpu_sub(tok, 0, (uint64_t)n * sizeof(tok_entry)));
+    }
+    rec_read(g->rec, gpu_sub(y, 0, (uint64_t)n * a.y_pitch * 4));
     rec_read(g->rec, q);
     rec_read(g->rec, cache(&a, l->k));
     rec_read(g->rec, cache(&a, l->v));
