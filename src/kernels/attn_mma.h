@@ -525,7 +525,7 @@ KFN void attn_scan_finish(THREF(attn_scan_state) st, TPTR(ushort) q, uint q_row,
         UNROLL for (uint i = 0; i < 32; i++)
         {
             UNROLL for (uint j = 0; j < 2; j++) q[attn_scan_at(row, i) + 2 * c + j] =
-                (ushort)kx_bf16_store((st.o[i].v[2 * r + j] / l) *
+                (ushort)kx_bf16_store((st.o[i].v[2 * r + j] * scale) *
                                       kx_sigmoid(gate[8 * i + 2 * c + j]));
         }
     }

@@ -160,7 +160,7 @@ static calla_status run_once(check *c, gpu_program *p, calla_error *err)
     return st != CALLA_OK ? st : c->dev->ops->wait(c->dev, ticket, NULL, err);
 }
 
-bool check_run(check *c)
+static bool run(check *c, bool timed)
 {
     calla_error err;
     gpu_recording r;
@@ -168,14 +168,24 @@ bool check_run(check *c)
     calla_status st;
     TRY(rec_finish(c->rec, false, &r, &err));
     r.early_start = c->early;
-    TRY(c->dev->ops->program_create(c->dev, &r, !check_timing(c) && !c->graph, &p, &err));
+    TRY(c->dev->ops->program_create(c->dev, &r, !timed && !c->graph, &p, &err));
     TRY(run_once(c, p, &err));
-    if (check_timing(c)) time_program(c, p, &r);
+    if (timed) time_program(c, p, &r);
 fail:
     if (st != CALLA_OK) check_fail(c, "%s", err.message);
     c->dev->ops->program_destroy(c->dev, p);
     rec_reset(c->rec);
     return st == CALLA_OK;
+}
+
+bool check_run(check *c)
+{
+    return run(c, check_timing(c));
+}
+
+bool check_run_once(check *c)
+{
+    return run(c, false);
 }
 
 /* ---- Values ---- */

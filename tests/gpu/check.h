@@ -49,6 +49,8 @@ void *check_fetch(check *c, gpu_view v);
 /* Runs what the context's recorder holds, and empties it. False after a failure, which is noted.
  * With --time: also repeats it and prints time, GB/s and TFLOP/s from the dispatches' costs. */
 bool check_run(check *c);
+/* The same without timing: what a measurement needs beforehand. */
+bool check_run_once(check *c);
 
 /* ---- Values ---- */
 

@@ -385,7 +385,7 @@ static void bench_step(check *c, uint32_t n, const bench_form *f)
     n = check_on_emulator(c) && n > 512 ? 512 : n;
     bench_inputs(c, &p, n, 1);
     bench_cache(c, &p, n, BENCH_LAYERS);
-    if (!check_once(c)) return;
+    if (!check_run_once(c)) return;
     gpu_context *g = check_context(c, &p.shape);
     for (uint32_t i = 0; i < f->n_off; i++)
         g->off[f->off[i]] = true;
@@ -440,7 +440,7 @@ static void bench_scan(check *c, uint32_t n, bool mm)
     n = check_on_emulator(c) ? n / 512 : n;
     bench_inputs(c, &p, n > n_new ? n : n_new, n_new);
     bench_cache(c, &p, p.max_len, 1);
-    if (!check_once(c)) return;
+    if (!check_run_once(c)) return;
     gpu_context *g = check_context(c, &p.shape);
     g->off[GPU_SW_attn_mm] = !mm;
     p.vscratch = check_view(c, "scratch", op_attn_scan_scratch(&p.shape, n_new, 1), NULL);
