@@ -89,8 +89,7 @@ static void rng_seed(uint64_t s[4], uint64_t seed)
     }
 }
 
-/* Uniform in [0, 1), 53 bits. */
-static double rng_next(uint64_t s[4])
+static uint64_t rng_word(uint64_t s[4])
 {
     const uint64_t r = rotl(s[1] * 5, 7) * 9;
     const uint64_t t = s[1] << 17;
@@ -100,7 +99,13 @@ static double rng_next(uint64_t s[4])
     s[0] ^= s[3];
     s[2] ^= t;
     s[3] = rotl(s[3], 45);
-    return (double)(r >> 11) * 0x1p-53;
+    return r;
+}
+
+/* Uniform in [0, 1), 53 bits. */
+static double rng_next(uint64_t s[4])
+{
+    return (double)(rng_word(s) >> 11) * 0x1p-53;
 }
 
 /* ---- Life ---- */
@@ -303,8 +308,16 @@ static void weigh_row(sampler *s)
     }
 }
 
-/* The top_k first ids. The top_k-th largest block maximum bounds them from below, so that few
- * blocks are looked into. z is not scaled yet. */
+/* Falling, n <= SAMPLE_K_MAX. */
+static void sort_few(candidate *c, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        for (size_t j = i; j > 0 && before(&c[j], &c[j - 1]); j--)
+            swap(&c[j], &c[j - 1]);
+}
+
+/* The top_k first ids, falling if they are few. The top_k-th largest block maximum bounds them from
+ * below, so that few blocks are looked into. z is not scaled yet. */
 static size_t gather_top_k(sampler *s, float top)
 {
     const uint32_t k = (uint32_t)s->p.top_k;
@@ -324,6 +337,7 @@ static size_t gather_top_k(sampler *s, float top)
             if (s->z[i] >= bound) s->cand[n++] = (candidate){s->z[i], 0.0f, (int32_t)i};
     }
     n = select_prefix(s->cand, n, false, (double)k);
+    if (k <= SAMPLE_K_MAX) sort_few(s->cand, n);
     size_t n_kept = 0;
     const float inverse = 1.0f / s->p.temperature;
     const float by = inverse < FLT_MAX ? inverse : FLT_MAX;
@@ -387,6 +401,12 @@ static double mass(const candidate *c, size_t n)
 static bool uses_top_k(const sampler *s)
 {
     return s->p.top_k > 0 && (uint32_t)s->p.top_k < s->n_vocab;
+}
+
+/* Few candidates: the draw is that of op_sample. */
+static bool uses_few(const sampler *s)
+{
+    return uses_top_k(s) && (uint32_t)s->p.top_k <= SAMPLE_K_MAX;
 }
 
 static bool uses_top_p(const sampler *s)
@@ -509,12 +529,40 @@ static int32_t draw(sampler *s, size_t n)
     return id;
 }
 
+/* Among the falling candidates of top-k: top-p, min-p and the draw with integer weights, each below
+ * 2^26, so that the sum of all fits. */
+static int32_t draw_few(sampler *s, size_t n)
+{
+    uint32_t weight[SAMPLE_K_MAX], total = 0, before = 0, kept = 0;
+    for (size_t i = 0; i < n; i++)
+        total += weight[i] = (uint32_t)(s->cand[i].w * 0x1p25f);
+    uint32_t need = uses_top_p(s) ? (uint32_t)(s->p.top_p * (float)total) : total;
+    if (need == 0) need = 1;
+    for (size_t i = 0; i < n; i++) {
+        const bool keep = before < need && s->cand[i].w >= s->p.min_p;
+        before += weight[i];
+        if (!keep) weight[i] = 0;
+        kept += weight[i];
+    }
+    uint32_t left = (uint32_t)((rng_word(s->rng) >> 32) * kept >> 32);
+    size_t i = 0;
+    while (left >= weight[i])
+        left -= weight[i++];
+    return s->cand[i].id;
+}
+
+/* top: the largest logit. */
+static int32_t draw_row(sampler *s, float top)
+{
+    return uses_few(s) ? draw_few(s, gather_top_k(s, top)) : draw(s, gather(s, top));
+}
+
 calla_status sampler_draw(sampler *s, const float *logits, int32_t *id, calla_error *err)
 {
     uint32_t best = 0;
     const calla_status st = load_row(s, logits, &best, err);
     if (st != CALLA_OK) return st;
-    *id = s->p.temperature == 0.0f ? (int32_t)best : draw(s, gather(s, s->z[best]));
+    *id = s->p.temperature == 0.0f ? (int32_t)best : draw_row(s, s->z[best]);
     return CALLA_OK;
 }
 
@@ -597,7 +645,7 @@ calla_status sampler_draw_filtered(sampler *s, const float *logits, sampler_allo
     if (found && n_left != 0 && !greedy && uses_top_k(s) && (uint32_t)s->p.top_k <= PROBES) {
         const size_t n = probe_top_k(s, allow, user, n_left);
         if (n != 0) {
-            *id = draw(s, cut_min_p(s, cut_top_p(s, n)));
+            *id = uses_few(s) ? draw_few(s, n) : draw(s, cut_min_p(s, cut_top_p(s, n)));
             return CALLA_OK;
         }
     }
@@ -609,6 +657,44 @@ calla_status sampler_draw_filtered(sampler *s, const float *logits, sampler_allo
     if (!found)
         return err_set(err, CALLA_ERR_INTERNAL, "the filter allows none of %u token ids",
                        s->n_vocab);
-    *id = greedy ? (int32_t)best : draw(s, gather(s, s->z[best]));
+    *id = greedy ? (int32_t)best : draw_row(s, s->z[best]);
     return CALLA_OK;
+}
+
+/* ---- Draws on a GPU ---- */
+
+bool sampler_export(const sampler *s, sample_entry *e)
+{
+    const bool greedy = s->p.temperature == 0.0f;
+    if (s->n_bias != 0 || (!greedy && !uses_few(s))) return false;
+    const float inverse = greedy ? 1.0f : 1.0f / s->p.temperature;
+    *e = (sample_entry){
+        .top_k = greedy ? 1u : (uint32_t)s->p.top_k,
+        .greedy = greedy,
+        .counted =
+            s->p.presence_penalty != 0.0f || s->p.frequency_penalty != 0.0f || repeats_matter(s),
+        .by = inverse < FLT_MAX ? inverse : FLT_MAX,
+        .top_p = uses_top_p(s) ? s->p.top_p : 0.0f,
+        .min_p = s->p.min_p,
+        .presence = s->p.presence_penalty,
+        .frequency = s->p.frequency_penalty,
+        .repetition = repeats_matter(s) ? s->p.repetition_penalty : 1.0f,
+    };
+    for (int i = 0; i < 4; i++) {
+        e->rng[2 * i] = (uint32_t)s->rng[i];
+        e->rng[2 * i + 1] = (uint32_t)(s->rng[i] >> 32);
+    }
+    return true;
+}
+
+void sampler_export_counts(const sampler *s, uint32_t *counts)
+{
+    memset(counts, 0, s->n_vocab * sizeof *counts);
+    for (size_t i = 0; i < s->n_touched; i++)
+        counts[s->touched[i]] = s->n_generated[s->touched[i]] | SAMPLE_TOUCHED;
+}
+
+void sampler_skip(sampler *s)
+{
+    if (s->p.temperature != 0.0f) (void)rng_word(s->rng);
 }

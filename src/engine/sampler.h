@@ -4,7 +4,9 @@
  *             what each means). temperature 0: the largest logit, lowest id on a tie.
  * Owns:       scratch of sampler_bytes(n_vocab), allocated at creation; nothing later.
  * Invariants: a function of the parameters, the history and the logits alone: own generator
- *             (xoshiro256**), sums in f64 in a fixed order. Ids in `banned` are never returned.
+ *             (xoshiro256**), sums in f64 in a fixed order; with top_k up to SAMPLE_K_MAX sums of
+ *             integers, weights in units of 2^-25 of the largest, so that a GPU draws the same ids
+ *             (op_sample). Ids in `banned` are never returned.
  *             Ids whose weight is below e^-50 of the largest are left out: in a vocabulary of
  *             2^18 all of them together weigh less than 2^-53, the grain of the draw.
  * Errors:     a NaN or +infinity in the row, or nothing left to draw, is CALLA_ERR_INTERNAL.
@@ -19,6 +21,7 @@
 
 #include <stdbool.h>
 #include "base/error.h"
+#include "kernels/args_basic.h"
 
 typedef struct sampler sampler;
 
@@ -50,5 +53,18 @@ void sampler_set_bias(sampler *s, const int32_t *ids, const float *values, size_
 
 /* Counts a token of the response, for the penalties. */
 void sampler_accept(sampler *s, int32_t id);
+
+/* ---- Draws on a GPU (op_sample) ---- */
+
+/* Parameters and generator for the next draw there; slot and n_drawn are 0. False: this response
+ * must be drawn here (a bias, or top_k off or above SAMPLE_K_MAX). */
+bool sampler_export(const sampler *s, sample_entry *e);
+
+/* counts [n_vocab] as the penalties stand; needed when e->counted. */
+void sampler_export_counts(const sampler *s, uint32_t *counts);
+
+/* An id was drawn there: the generator moves on as sampler_draw moves it. sampler_accept follows
+ * as ever. */
+void sampler_skip(sampler *s);
 
 #endif

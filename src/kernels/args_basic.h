@@ -28,4 +28,36 @@ typedef struct basic_argmax_args {
 } basic_argmax_args;
 KARGS_SIZE(basic_argmax_args, 12);
 
+/* ---- Sampling ---- */
+
+#define SAMPLE_K_MAX     64u
+#define SAMPLE_BLOCK     4096u /* logits a group of basic_sample_part */
+#define SAMPLE_VOCAB_MAX (SAMPLE_BLOCK * 64u)
+#define SAMPLE_TOUCHED   0x80000000u /* in a count: the id counts for repetition */
+#define SAMPLE_BAD       0xffffffffu /* instead of an id: a NaN, an infinity, or nothing to draw */
+
+/* One sequence's sampling (binding `samp`, [T]): 80 bytes. The generator's state advances with
+ * every draw that is not greedy. */
+typedef struct sample_entry {
+    uint32_t top_k;   /* 1 .. SAMPLE_K_MAX; 1 when greedy */
+    uint32_t greedy;  /* no draw */
+    uint32_t counted; /* penalties are on: counts of row `slot` are used and advanced */
+    uint32_t slot;
+    uint32_t n_drawn;                      /* ids written to the ring so far */
+    float by;                              /* 1 / temperature */
+    float top_p, min_p;                    /* 0: off */
+    float presence, frequency, repetition; /* 0, 0, 1: off */
+    uint32_t reserved;
+    uint32_t rng[8]; /* xoshiro256**, low words first */
+} sample_entry;
+KARGS_SIZE(sample_entry, 80);
+
+typedef struct basic_sample_args {
+    uint32_t n_vocab; /* logits in a row, % 4 == 0, <= SAMPLE_VOCAB_MAX */
+    uint32_t n_blocks;
+    uint32_t ring_len; /* ids of a sequence in the ring */
+    uint32_t advance;  /* the token table takes the id */
+} basic_sample_args;
+KARGS_SIZE(basic_sample_args, 16);
+
 #endif

@@ -205,3 +205,352 @@ KERNEL(basic_argmax_final, 128, KIN(0, uint, pairs), KOUT(1, uint, best),
     if (tid == 0) best[gx] = part[1];
 }
 KERNEL_END
+
+/* ---- Sampling ---- */
+
+/* A lane's sixteen candidates; key 0: none. */
+typedef struct sample_lane {
+    uint key[16], id[16];
+} sample_lane;
+
+/* One simdgroup: the k first of its candidates (larger key, then lower id) to out [64][2], in no
+ * order, zeros behind. The k-th key is found bit by bit. */
+KFN void sample_select(THREF(const sample_lane) c, uint k, TPTR(uint) out, uint lane)
+{
+    out[2 * lane] = 0u;
+    out[2 * lane + 1] = 0u;
+    out[64 + 2 * lane] = 0u;
+    out[64 + 2 * lane + 1] = 0u;
+    uint bound = 1u, n_bound = 0u; /* keys that reach bound */
+    UNROLL for (uint j = 0; j < 16; j++) n_bound += c.key[j] >= 1u ? 1u : 0u;
+    n_bound = simd_sum_u32(n_bound);
+    if (n_bound > k) {
+        bound = 0u;
+        for (uint bit = 0x80000000u; bit != 0u && n_bound != k; bit >>= 1) {
+            uint n = 0u;
+            UNROLL for (uint j = 0; j < 16; j++) n += c.key[j] >= (bound | bit) ? 1u : 0u;
+            n = simd_sum_u32(n);
+            if (n >= k) {
+                bound |= bit;
+                n_bound = n;
+            }
+        }
+    }
+    uint last = 0xffffffffu; /* of the ids whose key is bound, the last to take */
+    if (n_bound > k) {
+        uint n_equal = 0u;
+        UNROLL for (uint j = 0; j < 16; j++) n_equal += c.key[j] == bound ? 1u : 0u;
+        const uint need = k - (n_bound - simd_sum_u32(n_equal));
+        last = 0u;
+        for (uint bit = 0x80000000u; bit != 0u; bit >>= 1) {
+            uint n = 0u;
+            UNROLL for (uint j = 0; j < 16; j++) n +=
+                c.key[j] == bound && c.id[j] < (last | bit) ? 1u : 0u;
+            if (simd_sum_u32(n) < need) last |= bit;
+        }
+    }
+    uint n_mine = 0u;
+    UNROLL for (uint j = 0; j < 16; j++) n_mine +=
+        c.key[j] > bound || (c.key[j] == bound && c.id[j] <= last) ? 1u : 0u;
+    uint at = simd_prefix_u32(n_mine);
+    SG_BARRIER();
+    UNROLL for (uint j = 0; j < 16; j++)
+    {
+        if (c.key[j] > bound || (c.key[j] == bound && c.id[j] <= last)) {
+            out[2 * at] = c.key[j];
+            out[2 * at + 1] = c.id[j];
+            at++;
+        }
+    }
+}
+
+/* A group of 256 threads: the k first of its 4,096 candidates to best [64][2]; part [8][64][2]. */
+KFN void sample_group(THREF(sample_lane) c, uint k, TPTR(uint) part, TPTR(uint) best, uint lane,
+                      uint sg)
+{
+    sample_select(c, k, part + 128 * sg, lane);
+    TG_BARRIER();
+    if (sg == 0) {
+        UNROLL for (uint j = 0; j < 16; j++)
+        {
+            c.key[j] = part[2 * (32 * j + lane)];
+            c.id[j] = part[2 * (32 * j + lane) + 1];
+        }
+        sample_select(c, k, best, lane);
+    }
+    TG_BARRIER();
+}
+
+/* The penalties of engine/sampler.h. */
+KFN float sample_penalised(float x, uint count, float presence, float frequency, float repetition)
+{
+    if (count == 0u) return x;
+    const uint n = count & ~SAMPLE_TOUCHED;
+    const float y = x > 0.0f ? x / repetition : x * repetition;
+    return n != 0u ? y - (presence + frequency * (float)n) : y;
+}
+
+KFN uint sample_key(float x)
+{
+    return x >= -3.4028235e38f ? order_key(x) : (x < 0.0f ? 0u : 0xffffffffu); /* -inf, NaN */
+}
+
+/* basic_sample_part: of each 4,096 logits the top_k first, penalised, without the banned ones.
+ * shapes  logits [T][V]; banned [V / 32] bits; samp [T] sample_entry; counts [slots][V];
+ *         cand [T][n_blocks][64][2]: key, id
+ * grid    n_blocks x T
+ * memory  4.6 KB
+ * cost    4 T V bytes (8 T V with penalties); latency of the search
+ * ref     sampler_draw (engine/sampler.h), with basic_sample_final: the same ids
+ * why     a search by bits keeps candidates in registers; sorting 4,096 pairs would not. */
+KERNEL(basic_sample_part, 256, KIN(0, float, logits), KIN(1, uint, banned), KIN(2, uint, samp),
+       KIN(3, uint, counts), KOUT(4, uint, cand), KARG(5, basic_sample_args, a))
+{
+    KCTX;
+    TG_ARRAY(uint, part, 1024);
+    TG_ARRAY(uint, best, 128);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    DPTR(const uint) entry = samp + 20 * gy;
+    const bool counted = entry[2] != 0u;
+    DPTR(const uint) count = counts + (ulong)(counted ? entry[3] : 0u) * a.n_vocab;
+    const float presence = KFLOAT(entry[8]), frequency = KFLOAT(entry[9]);
+    const float repetition = KFLOAT(entry[10]);
+    sample_lane c;
+    UNROLL for (uint j = 0; j < 4; j++)
+    {
+        const uint i = SAMPLE_BLOCK * gx + 1024 * j + 4 * tid;
+        float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        uint bans = 0u;
+        if (i < a.n_vocab) {
+            const float4 v = ld16f(logits + (ulong)gy * a.n_vocab, i);
+            x[0] = v.x;
+            x[1] = v.y;
+            x[2] = v.z;
+            x[3] = v.w;
+            bans = banned[i / 32] >> (i & 31u);
+            if (counted) {
+                const uint4 n = ld16(count, i);
+                x[0] = sample_penalised(x[0], n.x, presence, frequency, repetition);
+                x[1] = sample_penalised(x[1], n.y, presence, frequency, repetition);
+                x[2] = sample_penalised(x[2], n.z, presence, frequency, repetition);
+                x[3] = sample_penalised(x[3], n.w, presence, frequency, repetition);
+            }
+        }
+        UNROLL for (uint e = 0; e < 4; e++)
+        {
+            /* a NaN or an infinity spoils the row even where its id is banned */
+            const uint key = i < a.n_vocab ? sample_key(x[e]) : 0u;
+            c.key[4 * j + e] = ((bans >> e) & 1u) != 0u && key < 0xff800000u ? 0u : key;
+            c.id[4 * j + e] = i + e;
+        }
+    }
+    sample_group(c, entry[0], part, best, lane, sg);
+    if (tid < 128) cand[128 * (gy * a.n_blocks + gx) + tid] = best[tid];
+}
+KERNEL_END
+
+/* 64-bit words as pairs: the dialect has no 64-bit arithmetic. */
+typedef struct u32x2 {
+    uint lo, hi;
+} u32x2;
+
+KFN u32x2 wide_xor(u32x2 a, u32x2 b)
+{
+    a.lo ^= b.lo;
+    a.hi ^= b.hi;
+    return a;
+}
+
+/* 0 < n < 32 */
+KFN u32x2 wide_shl(u32x2 a, uint n)
+{
+    a.hi = a.hi << n | a.lo >> (32 - n);
+    a.lo = a.lo << n;
+    return a;
+}
+
+KFN u32x2 wide_rotl(u32x2 a, uint n)
+{
+    const uint top = a.hi >> (32 - n);
+    a = wide_shl(a, n);
+    a.lo |= top;
+    return a;
+}
+
+KFN u32x2 wide_add(u32x2 a, u32x2 b)
+{
+    a.lo += b.lo;
+    a.hi += b.hi + (a.lo < b.lo ? 1u : 0u);
+    return a;
+}
+
+/* One step of xoshiro256**; the high word of its output. */
+KFN uint sample_random(THREF(u32x2) s0, THREF(u32x2) s1, THREF(u32x2) s2, THREF(u32x2) s3)
+{
+    u32x2 r = wide_rotl(wide_add(s1, wide_shl(s1, 2)), 7);
+    r = wide_add(r, wide_shl(r, 3));
+    const u32x2 t = wide_shl(s1, 17);
+    s2 = wide_xor(s2, s0);
+    s3 = wide_xor(s3, s1);
+    s1 = wide_xor(s1, s2);
+    s0 = wide_xor(s0, s3);
+    s2 = wide_xor(s2, t);
+    u32x2 swapped; /* rotl 45 is a swap of the words and rotl 13 */
+    swapped.lo = s3.hi;
+    swapped.hi = s3.lo;
+    s3 = wide_rotl(swapped, 13);
+    return r.hi;
+}
+
+/* The high word of a b. */
+KFN uint mul_high(uint a, uint b)
+{
+    const uint al = a & 0xffffu, ah = a >> 16, bl = b & 0xffffu, bh = b >> 16;
+    const uint m = ah * bl + ((al * bl) >> 16);
+    const uint n = al * bh + (m & 0xffffu);
+    return ah * bh + (m >> 16) + (n >> 16);
+}
+
+/* The sampler's exp for z in [-50, 0] (engine/sampler.c), 0 below. */
+KFN float sample_exp(float z)
+{
+    const float x = z >= -50.0f ? z : -50.0f;
+    const int n = (int)(x * 1.44269504f - 0.5f);
+    const float f = x - (float)n * 0.693145752f - (float)n * 1.42860677e-6f;
+    float p = 1.0f / 720.0f;
+    p = p * f + 1.0f / 120.0f;
+    p = p * f + 1.0f / 24.0f;
+    p = p * f + 1.0f / 6.0f;
+    p = p * f + 0.5f;
+    p = p * f + 1.0f;
+    p = p * f + 1.0f;
+    return z >= -50.0f ? p * KFLOAT((uint)(n + 127) << 23) : 0.0f;
+}
+
+KFN float key_logit(uint key)
+{
+    return KFLOAT((key & 0x80000000u) != 0u ? (key & 0x7fffffffu) : ~key);
+}
+
+/* The draw among the k first, falling, in sorted [64][2]; one simdgroup, lane l has ranks l and
+ * 32 + l. Weights are integers, so sums are exact in any order. r: a random word. */
+KFN uint sample_draw(TPTR(const uint) sorted, float by, float top_p, float min_p, uint r, uint lane)
+{
+    const float top = key_logit(sorted[0]);
+    float w[2];
+    uint weight[2], before[2];
+    UNROLL for (uint h = 0; h < 2; h++)
+    {
+        const uint key = sorted[2 * (32 * h + lane)];
+        w[h] = key != 0u ? sample_exp((key_logit(key) - top) * by) : 0.0f;
+        weight[h] = (uint)(w[h] * 33554432.0f);
+    }
+    const uint first = simd_sum_u32(weight[0]);
+    before[0] = simd_prefix_u32(weight[0]);
+    before[1] = first + simd_prefix_u32(weight[1]);
+    const uint total = first + simd_sum_u32(weight[1]);
+    const uint need = top_p > 0.0f ? kmax((uint)(top_p * (float)total), 1u) : total;
+    UNROLL for (uint h = 0; h < 2; h++) weight[h] =
+        before[h] < need && w[h] >= min_p ? weight[h] : 0u;
+    const uint kept = simd_sum_u32(weight[0]);
+    before[0] = simd_prefix_u32(weight[0]);
+    before[1] = kept + simd_prefix_u32(weight[1]);
+    const uint point = mul_high(r, kept + simd_sum_u32(weight[1]));
+    uint rank = 0u;
+    UNROLL for (uint h = 0; h < 2; h++) rank +=
+        point >= before[h] && point - before[h] < weight[h] ? 32 * h + lane : 0u;
+    return sorted[2 * simd_sum_u32(rank) + 1];
+}
+
+/* Sorts best [64][2] into sorted; one simdgroup. */
+KFN void sample_sort(TPTR(const uint) best, TPTR(uint) sorted, uint lane)
+{
+    UNROLL for (uint h = 0; h < 2; h++)
+    {
+        const uint mine = 32 * h + lane, key = best[2 * mine], id = best[2 * mine + 1];
+        uint rank = 0u;
+        for (uint i = 0; i < 64; i++) {
+            const uint k = best[2 * i], d = best[2 * i + 1];
+            rank += k > key || (k == key && (d < id || (d == id && i < mine))) ? 1u : 0u;
+        }
+        sorted[2 * rank] = key;
+        sorted[2 * rank + 1] = id;
+    }
+    SG_BARRIER();
+}
+
+/* basic_sample_final: the draw; the id goes to the ring, to the counts and, with advance, to the
+ * token table with the next position.
+ * shapes  cand [T][n_blocks][64][2]; samp [T] sample_entry; counts [slots][V]; ring [T][ring_len]
+ *         in host memory; tok [T] tok_entry
+ * grid    T groups
+ * memory  5.6 KB
+ * ref     sampler_draw: the same ids, whatever the logits */
+KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2, uint, counts),
+       KOUT(3, uint, ring), KOUT(4, uint, tok), KARG(5, basic_sample_args, a))
+{
+    KCTX;
+    TG_ARRAY(uint, part, 1024);
+    TG_ARRAY(uint, best, 128);
+    TG_ARRAY(uint, sorted, 128);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    DPTR(uint) entry = samp + 20 * gx;
+    sample_lane c;
+    UNROLL for (uint j = 0; j < 16; j++)
+    {
+        const uint i = 256 * j + tid;
+        c.key[j] = 0u;
+        c.id[j] = 0u;
+        if (i < 64 * a.n_blocks) {
+            c.key[j] = cand[128 * gx * a.n_blocks + 2 * i];
+            c.id[j] = cand[128 * gx * a.n_blocks + 2 * i + 1];
+        }
+    }
+    sample_group(c, entry[0], part, best, lane, sg);
+    if (sg == 0) {
+        sample_sort(best, sorted, lane);
+        const uint top = sorted[0];
+        uint id = sorted[1];
+        if (entry[1] == 0u) {
+            u32x2 s0, s1, s2, s3;
+            s0.lo = entry[12];
+            s0.hi = entry[13];
+            s1.lo = entry[14];
+            s1.hi = entry[15];
+            s2.lo = entry[16];
+            s2.hi = entry[17];
+            s3.lo = entry[18];
+            s3.hi = entry[19];
+            const uint r = sample_random(s0, s1, s2, s3);
+            id = sample_draw(sorted, KFLOAT(entry[5]), KFLOAT(entry[6]), KFLOAT(entry[7]), r, lane);
+            SG_BARRIER();
+            if (lane == 0) {
+                entry[12] = s0.lo;
+                entry[13] = s0.hi;
+                entry[14] = s1.lo;
+                entry[15] = s1.hi;
+                entry[16] = s2.lo;
+                entry[17] = s2.hi;
+                entry[18] = s3.lo;
+                entry[19] = s3.hi;
+            }
+        }
+        const bool bad = top == 0u || top >= 0xff800000u; /* nothing left, +infinity, NaN */
+        if (lane == 0) {
+            const uint n = entry[4];
+            ring[gx * a.ring_len + n % a.ring_len] = bad ? SAMPLE_BAD : id;
+            entry[4] = n + 1;
+            if (!bad && entry[2] != 0u) {
+                const ulong at = (ulong)entry[3] * a.n_vocab + id;
+                counts[at] = (counts[at] + 1u) | SAMPLE_TOUCHED;
+            }
+            if (a.advance != 0u) {
+                tok[4 * gx] = bad ? 0u : id;
+                tok[4 * gx + 1] = tok[4 * gx + 1] + 1u;
+            }
+        }
+    }
+}
+KERNEL_END

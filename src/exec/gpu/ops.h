@@ -102,6 +102,22 @@ uint64_t op_argmax_scratch(const model_shape *s, uint32_t n);
 void op_argmax(gpu_context *g, uint32_t n, uint32_t n_valid, gpu_view logits, gpu_view scratch,
                gpu_view best);
 
+/* What op_sample works on; rows of a batch are sequences. */
+typedef struct gpu_sampling {
+    gpu_view banned;  /* [V / 32] bits: ids that are never drawn */
+    gpu_view entries; /* [T] sample_entry (args_basic.h): parameters, generator, ids drawn */
+    gpu_view counts;  /* [slots][V] u32 of sequences with penalties */
+    gpu_view ring;    /* host memory, [T][ring_len] u32: the ids drawn, the n-th at n % ring_len */
+    gpu_view tok;     /* [T] tok_entry: takes the id and the next position; buf NULL: not */
+    uint32_t n_slots, ring_len;
+} gpu_sampling;
+/* Draws the next token of each sequence: the id that sampler_draw (engine/sampler.h) would draw
+ * from the same logits, parameters and generator, for top_k <= 64 or greedy; SAMPLE_BAD where
+ * sampler_draw would refuse the row. V <= SAMPLE_VOCAB_MAX. */
+uint64_t op_sample_scratch(const model_shape *s, uint32_t n);
+void op_sample(gpu_context *g, uint32_t n, gpu_view logits, const gpu_sampling *sampling,
+               gpu_view scratch);
+
 /* ---- decode products (ops_gemv.c); T <= 16 ---- */
 
 /* Of op_gemv and op_gemv_add, for any matrix of the model. */

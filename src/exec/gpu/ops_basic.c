@@ -75,3 +75,41 @@ void op_argmax(gpu_context *g, uint32_t n, uint32_t n_valid, gpu_view logits, gp
     rec_args(g->rec, &a, sizeof a);
     rec_cost(g->rec, (double)n * a.n_blocks * 8, 0);
 }
+
+uint64_t op_sample_scratch(const model_shape *s, uint32_t n)
+{
+    return (uint64_t)n * blocks_of(s->n_vocab, SAMPLE_BLOCK) * SAMPLE_K_MAX * 8;
+}
+
+void op_sample(gpu_context *g, uint32_t n, gpu_view logits, const gpu_sampling *sampling,
+               gpu_view scratch)
+{
+    const uint32_t n_vocab = g->shape->n_vocab;
+    const basic_sample_args a = {.n_vocab = n_vocab,
+                                 .n_blocks = blocks_of(n_vocab, SAMPLE_BLOCK),
+                                 .ring_len = sampling->ring_len,
+                                 .advance = sampling->tok.buf != NULL};
+    const gpu_view cand = gpu_sub(scratch, 0, op_sample_scratch(g->shape, n));
+    const gpu_view entries = gpu_sub(sampling->entries, 0, n * sizeof(sample_entry));
+    const gpu_view counts = gpu_sub(sampling->counts, 0, (uint64_t)sampling->n_slots * n_vocab * 4);
+    rec_dispatch(g->rec, KERNEL_basic_sample_part, a.n_blocks, n);
+    rec_read(g->rec, gpu_sub(logits, 0, (uint64_t)n * n_vocab * 4));
+    rec_read(g->rec, gpu_sub(sampling->banned, 0, (uint64_t)blocks_of(n_vocab, 32) * 4));
+    rec_read(g->rec, entries);
+    rec_read(g->rec, counts);
+    rec_write(g->rec, cand);
+    rec_args(g->rec, &a, sizeof a);
+    rec_cost(g->rec, (double)n * n_vocab * 4, 0);
+
+    rec_dispatch(g->rec, KERNEL_basic_sample_final, n, 1);
+    rec_read(g->rec, cand);
+    rec_read_write(g->rec, entries);
+    rec_read_write(g->rec, counts);
+    rec_write(g->rec, gpu_sub(sampling->ring, 0, (uint64_t)n * a.ring_len * 4));
+    if (a.advance)
+        rec_read_write(g->rec, gpu_sub(sampling->tok, 0, n * sizeof(tok_entry)));
+    else
+        rec_read(g->rec, cand);
+    rec_args(g->rec, &a, sizeof a);
+    rec_cost(g->rec, (double)n * a.n_blocks * SAMPLE_K_MAX * 8, 0);
+}
