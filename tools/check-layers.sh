@@ -9,7 +9,7 @@ BEGIN {
     may["model"]  = " base format model "
     may["kernels"] = " kernels "
     may["exec"]   = " base format model kernels exec "
-    may["engine"] = " base format model exec text engine "
+    may["engine"] = " base format model kernels exec text engine "
     may["server"] = " base text engine server "
     may["cli"]    = " base format model exec text engine server cli "
 }

@@ -494,9 +494,12 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
     TG_ARRAY(uint, part, 1024);
     TG_ARRAY(uint, best, 128);
     TG_ARRAY(uint, sorted, 128);
+    TG_ARRAY(uint, old, 20);
     PDL_LAUNCH();
     PDL_WAIT();
     DPTR(uint) entry = samp + 20 * gx;
+    if (tid < 20) old[tid] = entry[tid];
+    TG_BARRIER();
     sample_lane c;
     UNROLL for (uint j = 0; j < 16; j++)
     {
@@ -508,24 +511,23 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
             c.id[j] = cand[128 * gx * a.n_blocks + 2 * i + 1];
         }
     }
-    sample_group(c, entry[0], part, best, lane, sg);
+    sample_group(c, old[0], part, best, lane, sg);
     if (sg == 0) {
         sample_sort(best, sorted, lane);
         const uint top = sorted[0];
         uint id = sorted[1];
-        if (entry[1] == 0u) {
+        if (old[1] == 0u) {
             u32x2 s0, s1, s2, s3;
-            s0.lo = entry[12];
-            s0.hi = entry[13];
-            s1.lo = entry[14];
-            s1.hi = entry[15];
-            s2.lo = entry[16];
-            s2.hi = entry[17];
-            s3.lo = entry[18];
-            s3.hi = entry[19];
+            s0.lo = old[12];
+            s0.hi = old[13];
+            s1.lo = old[14];
+            s1.hi = old[15];
+            s2.lo = old[16];
+            s2.hi = old[17];
+            s3.lo = old[18];
+            s3.hi = old[19];
             const uint r = sample_random(s0, s1, s2, s3);
-            id = sample_draw(sorted, KFLOAT(entry[5]), KFLOAT(entry[6]), KFLOAT(entry[7]), r, lane);
-            SG_BARRIER();
+            id = sample_draw(sorted, KFLOAT(old[5]), KFLOAT(old[6]), KFLOAT(old[7]), r, lane);
             if (lane == 0) {
                 entry[12] = s0.lo;
                 entry[13] = s0.hi;
@@ -539,11 +541,11 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
         }
         const bool bad = top == 0u || top >= 0xff800000u; /* nothing left, +infinity, NaN */
         if (lane == 0) {
-            const uint n = entry[4];
+            const uint n = old[4];
             ring[gx * a.ring_len + n % a.ring_len] = bad ? SAMPLE_BAD : id;
             entry[4] = n + 1;
-            if (!bad && entry[2] != 0u) {
-                const ulong at = (ulong)entry[3] * a.n_vocab + id;
+            if (!bad && old[2] != 0u) {
+                const ulong at = (ulong)old[3] * a.n_vocab + id;
                 counts[at] = (counts[at] + 1u) | SAMPLE_TOUCHED;
             }
             if (a.advance != 0u) {
