@@ -186,6 +186,30 @@ KERNEL_END
 
 /* ---- Router ---- */
 
+/* 32 columns: 8 rows from w, tokens 0 and 32 from x. */
+struct router_acc {
+    float v[16];
+};
+KFN void router_mac(THREF(router_acc) acc, TPTR(const float) w, TPTR(const float) x)
+{
+    UNROLL for (uint j = 0; j < 32; j++)
+    {
+        const float4 lo = tg_ld16f(w, j * 68), hi = tg_ld16f(w, j * 68 + 4);
+        UNROLL for (uint h = 0; h < 2; h++)
+        {
+            const float v = x[j * 65 + 32 * h];
+            acc.v[8 * h] = KFMA(lo.x, v, acc.v[8 * h]);
+            acc.v[8 * h + 1] = KFMA(lo.y, v, acc.v[8 * h + 1]);
+            acc.v[8 * h + 2] = KFMA(lo.z, v, acc.v[8 * h + 2]);
+            acc.v[8 * h + 3] = KFMA(lo.w, v, acc.v[8 * h + 3]);
+            acc.v[8 * h + 4] = KFMA(hi.x, v, acc.v[8 * h + 4]);
+            acc.v[8 * h + 5] = KFMA(hi.y, v, acc.v[8 * h + 5]);
+            acc.v[8 * h + 6] = KFMA(hi.z, v, acc.v[8 * h + 6]);
+            acc.v[8 * h + 7] = KFMA(hi.w, v, acc.v[8 * h + 7]);
+        }
+    }
+}
+
 /* gemm_router: y[t] = R RMS1(x[t]; norm) in f32. A thread holds 8 rows x 2 tokens and adds
  * w (x norm) over ascending K; the factor rsqrt(mean x^2 + eps) comes last. The sum of squares of a
  * token: four partials, number p over the elements with (i / 8) % 4 = p, ascending, then
@@ -193,7 +217,7 @@ KERNEL_END
  * shapes  x [n][cols]; norm [cols]; codes [rows][cols / 4] (8-bit); sb [rows][cols / 64];
  *         y [n][rows]
  * grid    ceil(rows / 64) x ceil(n / 64)
- * memory  18,304 bytes
+ * memory  18,048 bytes
  * cost    1.0625 rows cols + 4 n (cols + rows) bytes, 2 n rows cols operations on the f32 units
  * ref     ref_gemm_router, bitwise */
 KERNEL(gemm_router, 256, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, codes),
@@ -211,8 +235,9 @@ KERNEL(gemm_router, 256, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, cod
     DPTR(const float) x_row = x + (ulong)kmin(x0 + xt, a.n - 1) * a.cols;
     DPTR(const uint) w_row = codes + (ulong)row * (a.cols / 4);
     DPTR(const uint) sb_row = sb + (ulong)row * (a.cols / 64);
-    float acc[16], squares = 0.0f;
-    UNROLL for (uint i = 0; i < 16; i++) acc[i] = 0.0f;
+    router_acc acc;
+    float squares = 0.0f;
+    UNROLL for (uint i = 0; i < 16; i++) acc.v[i] = 0.0f;
     for (uint k = 0; k < a.cols; k += 32) {
         float v[8], g[8];
         const float4 v0 = ld16f(x_row, k + xk), v1 = ld16f(x_row, k + xk + 4);
@@ -233,30 +258,7 @@ KERNEL(gemm_router, 256, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, cod
             ws[(wk + j) * 68 + wr] = KFMA(scale, (float)q, bias);
         }
         TG_BARRIER();
-        if (w0 + 8 * sg < a.rows) {
-            UNROLL for (uint j = 0; j < 32; j++)
-            {
-                const float4 w_lo = tg_ld16f(ws, j * 68 + 8 * sg);
-                const float4 w_hi = tg_ld16f(ws, j * 68 + 8 * sg + 4);
-                const float xa = xs[j * 65 + lane], xb = xs[j * 65 + lane + 32];
-                acc[0] = KFMA(w_lo.x, xa, acc[0]);
-                acc[1] = KFMA(w_lo.y, xa, acc[1]);
-                acc[2] = KFMA(w_lo.z, xa, acc[2]);
-                acc[3] = KFMA(w_lo.w, xa, acc[3]);
-                acc[4] = KFMA(w_hi.x, xa, acc[4]);
-                acc[5] = KFMA(w_hi.y, xa, acc[5]);
-                acc[6] = KFMA(w_hi.z, xa, acc[6]);
-                acc[7] = KFMA(w_hi.w, xa, acc[7]);
-                acc[8] = KFMA(w_lo.x, xb, acc[8]);
-                acc[9] = KFMA(w_lo.y, xb, acc[9]);
-                acc[10] = KFMA(w_lo.z, xb, acc[10]);
-                acc[11] = KFMA(w_lo.w, xb, acc[11]);
-                acc[12] = KFMA(w_hi.x, xb, acc[12]);
-                acc[13] = KFMA(w_hi.y, xb, acc[13]);
-                acc[14] = KFMA(w_hi.z, xb, acc[14]);
-                acc[15] = KFMA(w_hi.w, xb, acc[15]);
-            }
-        }
+        if (w0 + 8 * sg < a.rows) router_mac(acc, ws + 8 * sg, xs + lane);
     }
     sq[tid] = squares;
     TG_BARRIER();
@@ -268,7 +270,8 @@ KERNEL(gemm_router, 256, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, cod
         UNROLL for (uint j = 0; j < 8; j++)
         {
             const uint r = w0 + 8 * sg + j;
-            if (x0 + t < a.n && r < a.rows) y[(ulong)(x0 + t) * a.rows + r] = acc[8 * h + j] * inv;
+            if (x0 + t < a.n && r < a.rows)
+                y[(ulong)(x0 + t) * a.rows + r] = acc.v[8 * h + j] * inv;
         }
     }
 }
@@ -340,6 +343,32 @@ KFN uint moe_n_short(THREF(const moe_plan_args) a, uint c)
     return c % a.full != 0 && c % a.full <= a.tail ? 1u : 0u;
 }
 
+/* A simdgroup's share of the ids of expert e to slots from slot on. */
+KFN void moe_list_slots(DPTR(const uint) ids, DPTR(uint) slot_token, DPTR(uint) slot_of,
+                        THREF(const moe_plan_args) a, uint e, uint slot, uint sg, uint lane)
+{
+    const uint n = a.n * a.n_used, share = moe_share(n), end = kmin(n, (sg + 1) * share);
+    for (uint first = sg * share; first < end; first += 128) {
+        const uint i = first + 4 * lane;
+        uint4 v;
+        v.x = v.y = v.z = v.w = ~0u;
+        if (i < end) v = moe_ids4(ids, i, n);
+        const uint c = moe_matches(v, e);
+        if (simd_ballot(c != 0) == 0) continue;
+        uint s = slot + simd_prefix_u32(c);
+        UNROLL for (uint j = 0; j < 4; j++)
+        {
+            const uint id = j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+            if (id == e) {
+                slot_token[s] = (i + j) / a.n_used;
+                slot_of[i + j] = s;
+                s++;
+            }
+        }
+        slot += simd_sum_u32(c);
+    }
+}
+
 /* moe_plan: group e lists the slots and tiles of expert e, group n_experts those of the shared
  * expert and the numbers of tiles. Order: experts, then tokens; nothing depends on timing.
  * shapes  ids [n][n_used]; counts [n_experts][8]; slot_token [n (n_used + 1)]; slot_of [n][n_used];
@@ -355,7 +384,7 @@ KERNEL(moe_plan, 256, KIN(0, uint, ids), KIN(1, uint, counts), KOUT(2, uint, slo
     TG_ARRAY(uint, part, 24);
     PDL_LAUNCH();
     PDL_WAIT();
-    const uint n = a.n * a.n_used, share = moe_share(n);
+    const uint n = a.n * a.n_used;
     const bool shared = gx == a.n_experts;
     uint before = 0, n_full = 0, n_short = 0;
     for (uint e = tid; e < gx; e += 256) {
@@ -390,27 +419,7 @@ KERNEL(moe_plan, 256, KIN(0, uint, ids), KIN(1, uint, counts), KOUT(2, uint, slo
         for (uint t = tid; t < a.n; t += 256)
             slot_token[n + t] = t;
     } else {
-        slot += before;
-        const uint end = kmin(n, (sg + 1) * share);
-        for (uint first = sg * share; first < end; first += 128) {
-            const uint i = first + 4 * lane;
-            uint4 v;
-            v.x = v.y = v.z = v.w = ~0u;
-            if (i < end) v = moe_ids4(ids, i, n);
-            const uint c = moe_matches(v, gx);
-            if (simd_ballot(c != 0) == 0) continue;
-            uint s = slot + simd_prefix_u32(c);
-            UNROLL for (uint j = 0; j < 4; j++)
-            {
-                const uint id = j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
-                if (id == gx) {
-                    slot_token[s] = (i + j) / a.n_used;
-                    slot_of[i + j] = s;
-                    s++;
-                }
-            }
-            slot += simd_sum_u32(c);
-        }
+        moe_list_slots(ids, slot_token, slot_of, a, gx, before + slot, sg, lane);
     }
     const uint my_full = moe_n_full(a, mine), my_short = moe_n_short(a, mine);
     const uint height = moe_height(a, mine);
