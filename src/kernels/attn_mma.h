@@ -394,7 +394,7 @@ KFN attn_scan_tile attn_scan_find(DPTR(const uint) seg, uint n_segs, uint per, u
 }
 
 /* Copies keys key .. key + 63, as far as they are below end, zeros behind. */
-KFN void attn_scan_fetch(TPTR(ushort) to, DPTR(const ushort) from, uint row, uint key, uint end,
+KFN void attn_scan_fetch(FRAG_PTR(ushort) to, DPTR(const ushort) from, uint row, uint key, uint end,
                          uint tid)
 {
     UNROLL for (uint i = 0; i < ATTN_SCAN_KEYS / 8; i++)
@@ -416,8 +416,8 @@ typedef struct attn_scan_score {
     frag_c s[8]; /* keys 8 i + 2c, + 1 */
 } attn_scan_score;
 
-KFN void attn_scan_multiply(THREF(attn_scan_score) x, TPTR(const ushort) q, uint q_row,
-                            TPTR(const ushort) k, uint lane)
+KFN void attn_scan_multiply(THREF(attn_scan_score) x, FRAG_PTR(const ushort) q, uint q_row,
+                            FRAG_PTR(const ushort) k, uint lane)
 {
     UNROLL for (uint i = 0; i < 8; i++)
     {
@@ -485,8 +485,8 @@ KFN void attn_scan_weights(THREF(attn_scan_state) st, THREF(attn_scan_score) x)
     }
 }
 
-KFN void attn_scan_values(THREF(attn_scan_state) st, THREF(attn_scan_score) x, TPTR(const ushort) v,
-                          uint lane)
+KFN void attn_scan_values(THREF(attn_scan_state) st, THREF(attn_scan_score) x,
+                          FRAG_PTR(const ushort) v, uint lane)
 {
     UNROLL for (uint k = 0; k < 4; k++)
     {
@@ -506,7 +506,7 @@ KFN void attn_scan_values(THREF(attn_scan_state) st, THREF(attn_scan_score) x, T
 
 /* o / l times sigmoid(gate) as bf16, through the simdgroup's own rows of q: every row leaves as 512
  * bytes. */
-KFN void attn_scan_finish(THREF(attn_scan_state) st, TPTR(ushort) q, uint q_row, uint n_rows,
+KFN void attn_scan_finish(THREF(attn_scan_state) st, FRAG_PTR(ushort) q, uint q_row, uint n_rows,
                           uint token, uint head, DPTR(const float) y, DPTR(ushort) o,
                           THREF(const attn_args) a, uint lane)
 {
@@ -536,7 +536,7 @@ KFN void attn_scan_finish(THREF(attn_scan_state) st, TPTR(ushort) q, uint q_row,
             st16h(o,
                   ((token + row / a.group) * a.n_heads + head + row % a.group) * ATTN_DIM +
                       8 * lane,
-                  tg_ld16h(q, attn_scan_at(row, lane)));
+                  frag_row16(q + attn_scan_at(row, lane)));
     }
 }
 
@@ -561,8 +561,8 @@ KERNEL(attn_scan_mma, 256, KIN(0, uint, seg), KIN(1, float, y), KIN(2, ushort, q
     if (t.n != 0) {
         const uint n_rows = t.n * a.group, end = t.pos + t.n, head = kv * a.group;
         const ulong base = (ulong)kv * a.n_rows * ATTN_DIM;
-        TPTR(ushort) kt = mem + ATTN_SCAN_ROWS * ATTN_DIM;
-        TPTR(ushort) vt = kt + ATTN_SCAN_KEYS * ATTN_DIM;
+        FRAG_PTR(ushort) kt = mem + ATTN_SCAN_ROWS * ATTN_DIM;
+        FRAG_PTR(ushort) vt = kt + ATTN_SCAN_KEYS * ATTN_DIM;
         const uint stage = 2 * ATTN_SCAN_KEYS * ATTN_DIM;
         for (uint i = 0; i < ATTN_SCAN_ROWS / 8; i++) {
             const uint r = 8 * i + sg, at = r < n_rows ? r : 0;

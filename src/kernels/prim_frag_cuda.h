@@ -8,6 +8,9 @@
 #ifndef CALLA_KERNELS_PRIM_FRAG_CUDA_H
 #define CALLA_KERNELS_PRIM_FRAG_CUDA_H
 
+/* Pointer into FRAG_ARRAY's memory. */
+#define FRAG_PTR(T) T *
+
 typedef struct frag_c {
     float v[4];
 } frag_c;
@@ -39,7 +42,7 @@ KFN float frag_exp2(float x)
 
 /* Four 8 x 8 matrices of bf16 in threadgroup memory; lane l gives row l % 8 of matrix l / 8. Word
  * i: matrix i, row g, cols 2c and 2c+1 (turned: rows 2c and 2c+1, col g). */
-KFN uint4 frag_load(TPTR(const ushort) row)
+KFN uint4 frag_load(FRAG_PTR(const ushort) row)
 {
     uint4 r;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -49,7 +52,7 @@ KFN uint4 frag_load(TPTR(const ushort) row)
     return r;
 }
 
-KFN uint4 frag_load_turned(TPTR(const ushort) row)
+KFN uint4 frag_load_turned(FRAG_PTR(const ushort) row)
 {
     uint4 r;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -80,10 +83,16 @@ KFN uint4 frag_read16(TPTR(const uint) p)
     return r;
 }
 
+/* 16 bytes of it. */
+KFN uint4 frag_row16(FRAG_PTR(const ushort) p)
+{
+    return tg_ld16h(p, 0);
+}
+
 /* 16 bytes from device to threadgroup memory, behind the program's back; zeros when not valid (the
  * address is not read). frag_copy_close ends a set; frag_copy_wait<N>: all but the last N sets are
  * there for this thread. */
-KFN void frag_copy16(TPTR(ushort) to, DPTR(const ushort) from, bool valid)
+KFN void frag_copy16(FRAG_PTR(ushort) to, DPTR(const ushort) from, bool valid)
 {
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint)__cvta_generic_to_shared(to)),
@@ -104,6 +113,6 @@ template <uint N> KFN void frag_copy_wait()
 #define FRAG_MEMORY(name, bytes) KERNEL_DYN_SMEM(name, bytes)
 #define FRAG_ARRAY(name, bytes)                                                                    \
     extern __shared__ __align__(1024) ushort frag_memory[];                                        \
-    TPTR(ushort) name = frag_memory
+    FRAG_PTR(ushort) name = frag_memory
 
 #endif

@@ -2,6 +2,9 @@
 #ifndef CALLA_KERNELS_PRIM_FRAG_SIMT_H
 #define CALLA_KERNELS_PRIM_FRAG_SIMT_H
 
+/* Plain memory: races and unwritten bytes in it are not seen. */
+#define FRAG_PTR(T) T *
+
 typedef struct frag_c {
     float v[4];
 } frag_c;
@@ -54,6 +57,13 @@ KFN float frag_exp2(float x)
     return attn_exp2(x);
 }
 
+KFN uint4 frag_row16(FRAG_PTR(const ushort) p)
+{
+    uint4 w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+
 typedef struct frag_load_arg {
     uint4 row;
     uint out[4];
@@ -88,16 +98,16 @@ KFN void frag_load_turned_all(void *const *args)
     }
 }
 
-KFN uint4 frag_load(TPTR(const ushort) row)
+KFN uint4 frag_load(FRAG_PTR(const ushort) row)
 {
-    frag_load_arg x = {tg_ld16h(row, 0), {0, 0, 0, 0}};
+    frag_load_arg x = {frag_row16(row), {0, 0, 0, 0}};
     simt_collective(&x, SIMT_SITE("frag_load"), frag_load_all);
     return uint4{x.out[0], x.out[1], x.out[2], x.out[3]};
 }
 
-KFN uint4 frag_load_turned(TPTR(const ushort) row)
+KFN uint4 frag_load_turned(FRAG_PTR(const ushort) row)
 {
-    frag_load_arg x = {tg_ld16h(row, 0), {0, 0, 0, 0}};
+    frag_load_arg x = {frag_row16(row), {0, 0, 0, 0}};
     simt_collective(&x, SIMT_SITE("frag_load_turned"), frag_load_turned_all);
     return uint4{x.out[0], x.out[1], x.out[2], x.out[3]};
 }
@@ -116,11 +126,11 @@ KFN uint4 frag_read16(TPTR(const uint) p)
     return tg_ld16(p, 0);
 }
 
-KFN void frag_copy16(TPTR(ushort) to, DPTR(const ushort) from, bool valid)
+KFN void frag_copy16(FRAG_PTR(ushort) to, DPTR(const ushort) from, bool valid)
 {
     uint4 w = {0, 0, 0, 0};
     if (valid) w = ld16h(from, 0);
-    tg_st16h(to, 0, w);
+    memcpy(to, &w, sizeof w);
 }
 KFN void frag_copy_close()
 {
@@ -129,10 +139,8 @@ template <uint N> KFN void frag_copy_wait()
 {
 }
 
-/* A group stays on one thread of the host. Unchecked. */
-#define FRAG_MEMORY(name, bytes) static_assert((bytes) % 16 == 0, "size of " #name)
+#define FRAG_MEMORY(name, bytes) static_assert((bytes) <= SIMT_NATIVE_BYTES, "size of " #name)
 #define FRAG_ARRAY(name, bytes)                                                                    \
-    alignas(16) static __thread ushort name##_memory[(bytes) / 2];                                 \
-    TPTR(ushort) name = name##_memory
+    FRAG_PTR(ushort) name = reinterpret_cast<ushort *>(simt_native_memory(simt_self))
 
 #endif

@@ -220,6 +220,14 @@ uint32_t simt_tg_declare(simt_lane *t, uint64_t bytes, const char *name)
     return i;
 }
 
+uint8_t *simt_native_memory(simt_lane *t)
+{
+    simt_group *g = t->group;
+    if (g->native == NULL) g->native = mem_alloc_aligned(SIMT_NATIVE_BYTES);
+    if (g->native == NULL) simt_violation(t, "no memory for a native main loop");
+    return g->native;
+}
+
 /* ---- Violations ---- */
 
 void simt_violation(simt_lane *t, const char *fmt, ...)
@@ -312,6 +320,7 @@ static void slot_deinit(simt_slot *slot)
         fiber_deinit(g->lanes[i].sp);
     mem_free(g->lanes);
     mem_free_aligned(g->tg);
+    mem_free_aligned(g->native);
 #if defined(ASAN)
     if (slot->stacks != NULL)
         __asan_unpoison_memory_region(slot->stacks, (size_t)SIMT_GROUP_MAX * STACK_BYTES);
