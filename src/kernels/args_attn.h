@@ -11,6 +11,7 @@
 #define ATTN_MMA_GROUP  8   /* query heads of a KV head that the decode products take */
 #define ATTN_SCAN_ROWS  128 /* rows (positions times heads) of a prefill tile on products */
 #define ATTN_SCAN_KEYS  64
+#define ATTN_MM_ROWS    32 /* the same on portable tiles, and the most heads */
 #define ATTN_SCAN_GROUP 16 /* query heads of a KV head that it takes */
 
 typedef struct attn_args {

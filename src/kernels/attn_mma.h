@@ -364,35 +364,6 @@ KFN uint attn_scan_at(uint row, uint chunk)
     return row * ATTN_DIM + 8 * (chunk ^ (row & 7));
 }
 
-/* What a group works on; n 0: nothing. */
-typedef struct attn_scan_tile {
-    uint first, n;    /* tokens */
-    uint pos, kv_row; /* position of the first one; first row of the sequence */
-} attn_scan_tile;
-
-KFN attn_scan_tile attn_scan_find(DPTR(const uint) seg, uint n_segs, uint per, uint tile)
-{
-    attn_scan_tile t;
-    t.n = 0;
-    t.first = 0;
-    t.pos = 0;
-    t.kv_row = 0;
-    uint before = 0;
-    for (uint i = 0; i < n_segs; i++) {
-        const uint4 e = ld16(seg, 8 * i);
-        const uint here = (e.y + per - 1) / per;
-        if (tile >= before && tile < before + here) {
-            const uint off = (tile - before) * per;
-            t.first = e.x + off;
-            t.n = kmin(per, e.y - off);
-            t.pos = seg[8 * i + 4] + off;
-            t.kv_row = e.w;
-        }
-        before += here;
-    }
-    return t;
-}
-
 /* Copies keys key .. key + 63, as far as they are below end, zeros behind. */
 KFN void attn_scan_fetch(FRAG_PTR(ushort) to, DPTR(const ushort) from, uint row, uint key, uint end,
                          uint tid)

@@ -32,5 +32,6 @@ extern "C" __global__ void kx_faulty(float *p)
 
 #if KX_IS(5)
 #include "kernels/attn.h"
+#include "kernels/attn_mm.h"
 #include "kernels/attn_mma.h"
 #endif

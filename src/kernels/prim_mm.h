@@ -3,6 +3,7 @@
  * Does:       mm_acc holds a 16 x 32 f32 tile of a simdgroup. mm_zero(acc);
  *             mm_mac(acc, A, a_pitch, B, b_pitch) adds A[16, 16] B[32, 16]^T, A and B bf16 in
  *             threadgroup memory, pitches in elements, rows 16-byte aligned;
+ *             mm_mac_turned adds A[16, 16] B[16, 32];
  *             MM_EACH(acc, row, col, v) { ... } visits the lane's 16 elements, v assignable.
  *             mm_dequant8(word, sb): eight 4-bit weights as bf16, in order.
  * Invariants: all lanes of the simdgroup call together, with `lane` in scope; a barrier has
@@ -23,6 +24,8 @@
 
 /* Element e of a lane: two neighbours in a row, rows 8 apart, then the next 8 columns. */
 #define mm_mac(acc, A, a_pitch, B, b_pitch) mm_mac_lane(acc, A, a_pitch, B, b_pitch, lane)
+#define mm_mac_turned(acc, A, a_pitch, B, b_pitch)                                                 \
+    mm_mac_turned_lane(acc, A, a_pitch, B, b_pitch, lane)
 #define MM_EACH(acc, row, col, v)                                                                  \
     UNROLL for (uint v##_e = 0; v##_e < 16;                                                        \
                 v##_e++) if (THREF(float) v = (acc).v[v##_e];                                      \

@@ -44,6 +44,30 @@ KFN void mm_mac_lane(mm_acc &acc, const ushort *A, uint a_pitch, const ushort *B
     }
 }
 
+KFN uint4 mm_ldmatrix4_turned(uint address)
+{
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
+KFN void mm_mac_turned_lane(mm_acc &acc, const ushort *A, uint a_pitch, const ushort *B,
+                            uint b_pitch, uint lane)
+{
+    /* B: k = 0-7, 8-15 of 8 columns, then of the next 8. */
+    const uint4 a = mm_ldmatrix4(mm_tg_address(A + (lane & 15u) * a_pitch + 8 * (lane >> 4)));
+    UNROLL for (uint h = 0; h < 2; h++)
+    {
+        const uint4 b = mm_ldmatrix4_turned(
+            mm_tg_address(B + (lane & 15u) * b_pitch + 16 * h + 8 * (lane >> 4)));
+        mm_16x8x16(acc.v + 8 * h, a, b.x, b.y);
+        mm_16x8x16(acc.v + 8 * h + 4, a, b.z, b.w);
+    }
+}
+
 KFN uint mm_fma2(uint a, uint b, uint c)
 {
     uint d;

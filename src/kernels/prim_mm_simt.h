@@ -25,6 +25,18 @@ KFN void mm_mac_lane(THREF(mm_acc) acc, TPTR(const ushort) A, uint a_pitch, TPTR
     }
 }
 
+KFN void mm_mac_turned_lane(THREF(mm_acc) acc, TPTR(const ushort) A, uint a_pitch,
+                            TPTR(const ushort) B, uint b_pitch, uint lane)
+{
+    for (uint k = 0; k < 16; k++) {
+        for (uint e = 0; e < 16; e++) {
+            const uint r = lane / 4 + 8 * ((e / 2) & 1), c = 8 * (e / 4) + 2 * (lane & 3) + (e & 1);
+            acc.v[e] =
+                KFMA(kx_bf16_load(A[r * a_pitch + k]), kx_bf16_load(B[k * b_pitch + c]), acc.v[e]);
+        }
+    }
+}
+
 KFN uint mm_weight(uint q, float scale, float bias)
 {
     return kx_bf16_store(KFMA(scale, (float)(q & 15u), bias));

@@ -263,13 +263,13 @@ static void scan(check *c)
 }
 
 /* Of bf16 weights: 2^-9 of the largest |v|; of rounding o: 2^-9 of itself. */
-static void scan_mma(check *c)
+static void scan_tiles(check *c, bool native)
 {
     problem p = {0};
     draw_scan(c, &p, true, 40);
-    if (p.a.group > ATTN_SCAN_GROUP) return;
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = true;
+    if (check_on_emulator(c)) g->native_mm = native;
+    g->off[GPU_SW_tensor_main] = !native;
     check_shape(c, "heads %u/%u tokens %u segments %u length %u", p.a.n_heads, p.a.n_kv_heads,
                 p.a.n_tokens, p.n_seqs, p.max_len);
     make_views(c, &p, op_attn_scan_scratch(&p.shape, p.a.n_tokens, p.n_seqs), 2);
@@ -284,6 +284,16 @@ static void scan_mma(check *c)
     for (uint64_t i = 0; i < n_out * D; i++)
         got[i] = kx_bf16_load(o[i]);
     check_close_f32(c, "o", got, want, n_out, D, 2.0 / 512 + 1e-4, 1.0 / 512);
+}
+
+static void scan_mma(check *c)
+{
+    scan_tiles(c, true);
+}
+
+static void scan_mm(check *c)
+{
+    scan_tiles(c, false);
 }
 
 /* One prompt in one piece, and in two: the same bits. */
@@ -306,9 +316,12 @@ static void scan_chunks(check *c)
     memcpy(p.seg, segs, sizeof segs);
     p.n_seqs = 3;
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = check_below(c, 2) == 0;
-    check_shape(c, "heads %u/%u tokens %u cut at %u%s", p.a.n_heads, p.a.n_kv_heads, n, cut,
-                g->native_mm ? " native" : "");
+    if (check_on_emulator(c)) g->native_mm = true;
+    g->off[GPU_SW_tensor_main] = check_below(c, 2) == 0;
+    g->off[GPU_SW_attn_mm] = check_below(c, 3) == 0;
+    check_shape(c, "heads %u/%u tokens %u cut at %u%s%s", p.a.n_heads, p.a.n_kv_heads, n, cut,
+                g->off[GPU_SW_tensor_main] ? " -tensor_main" : "",
+                g->off[GPU_SW_attn_mm] ? " -attn_mm" : "");
     make_views(c, &p, op_attn_scan_scratch(&p.shape, n, 1), 2);
     const gpu_view seg = p.vseg, tok = p.vtok;
     p.n_seqs = 1;
@@ -433,7 +446,7 @@ static void bench_forms_32k(check *c)
 }
 
 /* One layer; 2,048 new tokens at the end of n. */
-static void bench_scan(check *c, uint32_t n, bool mm)
+static void bench_scan(check *c, uint32_t n, const bench_form *f)
 {
     problem p = {0};
     const uint32_t n_new = check_on_emulator(c) ? 64 : 2048;
@@ -442,28 +455,38 @@ static void bench_scan(check *c, uint32_t n, bool mm)
     bench_cache(c, &p, p.max_len, 1);
     if (!check_run_once(c)) return;
     gpu_context *g = check_context(c, &p.shape);
-    g->off[GPU_SW_attn_mm] = !mm;
+    for (uint32_t i = 0; i < f->n_off; i++)
+        g->off[f->off[i]] = true;
     p.vscratch = check_view(c, "scratch", op_attn_scan_scratch(&p.shape, n_new, 1), NULL);
-    check_shape(c, "%u tokens, n %u%s", n_new, p.max_len, mm ? "" : " -attn_mm");
+    check_shape(c, "%u tokens, n %u%s", n_new, p.max_len, f->label);
     (void)run_scan(c, &p, g);
 }
 
-#define BENCH_SCAN(name, n, mm)                                                                    \
+#define BENCH_SCAN(name, n)                                                                        \
     static void name(check *c)                                                                     \
     {                                                                                              \
-        bench_scan(c, n, mm);                                                                      \
+        bench_scan(c, n, &forms[0]);                                                               \
     }
-BENCH_SCAN(bench_scan_2k, 2048, true)
-BENCH_SCAN(bench_scan_32k, 32768, true)
-BENCH_SCAN(bench_scan_128k, 131072, true)
-BENCH_SCAN(bench_rows_2k, 2048, false)
-BENCH_SCAN(bench_rows_32k, 32768, false)
+BENCH_SCAN(bench_scan_2k, 2048)
+BENCH_SCAN(bench_scan_32k, 32768)
+BENCH_SCAN(bench_scan_128k, 131072)
+
+static void bench_scan_forms(check *c)
+{
+    static const uint32_t n[] = {2048, 32768};
+    static const bench_form older[] = {{" -tensor_main", {GPU_SW_tensor_main}, 1},
+                                       {" -attn_mm", {GPU_SW_attn_mm}, 1}};
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t j = 0; j < 2; j++)
+            bench_scan(c, n[i], &older[j]);
+}
 
 const check_case check_attn_cases[] = {{"attn_step", step, 0},
                                        {"attn_step_mma", step_mma, 0},
                                        {"attn_step_alone", step_alone, 0},
                                        {"attn_scan", scan, 0},
                                        {"attn_scan_mma", scan_mma, 0},
+                                       {"attn_scan_mm", scan_mm, 0},
                                        {"attn_scan_chunks", scan_chunks, 0},
                                        {"attn_step_256", bench_step_256, CHECK_BENCH},
                                        {"attn_step_1k", bench_step_1k, CHECK_BENCH},
@@ -476,6 +499,5 @@ const check_case check_attn_cases[] = {{"attn_step", step, 0},
                                        {"attn_scan_2k", bench_scan_2k, CHECK_BENCH},
                                        {"attn_scan_32k", bench_scan_32k, CHECK_BENCH},
                                        {"attn_scan_128k", bench_scan_128k, CHECK_BENCH},
-                                       {"attn_rows_2k", bench_rows_2k, CHECK_BENCH},
-                                       {"attn_rows_32k", bench_rows_32k, CHECK_BENCH},
+                                       {"attn_scan_forms", bench_scan_forms, CHECK_BENCH},
                                        {NULL, NULL, 0}};

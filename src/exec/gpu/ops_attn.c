@@ -160,9 +160,11 @@ void op_attn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, uint32_t max_len,
     const gpu_view q = gpu_sub(scratch, 0, (uint64_t)n * a.n_heads * D * 2);
     prepare(g, &a, tok, l, y, rope, q, true);
 
-    if (g->native_mm && !g->off[GPU_SW_attn_mm] && a.group <= ATTN_SCAN_GROUP) {
-        const uint32_t n_tiles = n / (ATTN_SCAN_ROWS / a.group) + n_segs;
-        rec_dispatch(g->rec, KERNEL_attn_scan_mma, n_tiles * a.n_kv_heads, 1);
+    const bool native = g->native_mm && !g->off[GPU_SW_tensor_main] && a.group <= ATTN_SCAN_GROUP;
+    if (!g->off[GPU_SW_attn_mm] && a.group <= ATTN_MM_ROWS) {
+        const uint32_t per = (native ? ATTN_SCAN_ROWS : ATTN_MM_ROWS) / a.group;
+        rec_dispatch(g->rec, native ? KERNEL_attn_scan_mma : KERNEL_attn_scan_mm,
+                     (n / per + n_segs) * a.n_kv_heads, 1);
         rec_read(g->rec, gpu_sub(seg, 0, (uint64_t)n_segs * sizeof(seg_entry)));
     } else {
         const uint32_t quads = blocks_of(a.group, 4);

@@ -16,6 +16,7 @@
 #endif
 #if __has_include("kernels/attn.h")
 #include "kernels/attn.h"
+#include "kernels/attn_mm.h"
 #include "kernels/attn_mma.h"
 #endif
 
