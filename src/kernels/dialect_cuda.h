@@ -174,6 +174,11 @@ KFN uint4 ld16_stream(const uint *p, uint i)
     return v;
 }
 
+KFN void prefetch_l2(const uint *p, uint i)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
+}
+
 #define tg_ld16  ld16
 #define tg_ld16f ld16f
 #define tg_ld16h ld16h

@@ -331,6 +331,7 @@ template <typename T> struct simt_bind<const T &> {
 
 #define ld16(p, i)                 simt_load16<uint4, uint>(p, i)
 #define ld16_stream(p, i)          simt_load16<uint4, uint>(p, i)
+#define prefetch_l2(p, i)          ((void)(p), (void)(i))
 #define ld16f(p, i)                simt_load16<float4, float>(p, i)
 #define ld16h(p, i)                simt_load16<uint4, ushort>(p, i)
 #define st16(p, i, v)              simt_store16<uint4, uint>(p, i, v)
@@ -481,7 +482,7 @@ static inline uint simt_ballot(bool c, const char *site)
 #define simd_prefix_u32(v) simt_prefix_u32(v, SIMT_SITE("simd_prefix_u32"))
 #define simd_ballot(c)     simt_ballot(c, SIMT_SITE("simd_ballot"))
 
-#define UNROLL /* nothing to gain here, and compiling takes half the time */
+#define UNROLL       /* nothing to gain here, and compiling takes half the time */
 #define PDL_WAIT()   ((void)0)
 #define PDL_LAUNCH() ((void)0)
 

@@ -224,6 +224,13 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
     }
     row_part<2 * C * S> w;
     if (has_norm) row_load<2 * C * S, K != 0>(w, norm, cols, tid);
+    {
+        /* while there is nothing else to do: the team's next four, a line a lane */
+        const uint row = 4 * (first + ngx * n_teams + sg / S), words = cols / 2;
+        DPTR(const uint) at = codes + (ulong)row * (cols / 8);
+        for (uint i = 32 * (piece * 32 + lane); row + 4 <= a.rows && i < words; i += 32 * 32 * S)
+            prefetch_l2(at, i);
+    }
     PDL_WAIT();
     const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
     DPTR(const float) in = x + (ulong)x_row * cols;
@@ -549,104 +556,77 @@ KERNEL_END
 
 /* ---- Router ---- */
 
-/* gemv_router: logits of a token; with tail, the last group to arrive chooses the experts.
- * shapes  codes [E + 1][K] bytes; sb [E + 1][K / 64]; x [T][K]; norm [K]; counters [T], zero
- *         before and after; logits [T][E + 1]; ids [T][U]; weights [T][U + 1]
- * grid    (E + 1) / 8 x T groups
- * cost    E K 1.06 bytes; latency bound
- * ref     ref_router, bitwise */
-KERNEL(gemv_router, 256, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
-       KIN(3, float, norm), KOUT(4, uint, counters), KOUT(5, float, logits), KOUT(6, uint, ids),
-       KOUT(7, float, weights), KARG(8, gemv_router_args, a))
+/* What a group of 128 threads does: four rows, a simdgroup a row; K: columns if known, else 0. The
+ * row is in registers before the input is waited for. */
+template <uint K>
+KFN void router_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
+                      DPTR(const float) norm, DPTR(uint) counters, DPTR(float) logits,
+                      DPTR(uint) ids, DPTR(float) weights, gemv_router_args a, TPTR(float) stage,
+                      TPTR(float) sums, TPTR(float) part, TPTR(uint) arrived, uint tid, uint lane,
+                      uint sg, uint gx, uint gy, uint ngx)
 {
-    KCTX;
-    TG_ARRAY(float, stage, 4096);
-    TG_ARRAY(float, sums, 256);
-    TG_ARRAY(float, part, 4);
-    TG_ARRAY(uint, arrived, 1);
-    PDL_LAUNCH();
-    const uint row = kmin(8 * gx + sg, a.n_experts);
-    const uint n_runs = a.cols / 16;
-    DPTR(const uint) row_codes = codes + (ulong)row * (a.cols / 4);
-    DPTR(const uint) row_sb = sb + (ulong)row * (a.cols / 64);
-    uint4 w[4];
-    uint g[4];
-    UNROLL for (uint c = 0; c < 4; c++)
+    const uint N = K != 0 ? K / 512 : 8;
+    const uint cols = K != 0 ? K : a.cols, n_runs = cols / 16;
+    const uint row = kmin(4 * gx + sg, a.n_experts);
+    DPTR(const uint) row_codes = codes + (ulong)row * (cols / 4);
+    DPTR(const uint) row_sb = sb + (ulong)row * (cols / 64);
+    uint4 q[N];
+    uint g[N];
+    UNROLL for (uint c = 0; c < N; c++)
     {
-        const uint r = kmin(32 * c + lane, n_runs - 1);
-        w[c] = ld16_stream(row_codes, 4 * r);
+        const uint r = K != 0 ? 32 * c + lane : kmin(32 * c + lane, n_runs - 1);
+        q[c] = ld16_stream(row_codes, 4 * r);
         g[c] = row_sb[r / 4];
     }
+    row_part<N> w, v;
+    row_load<N, K != 0>(w, norm, cols, tid);
     PDL_WAIT();
-    DPTR(const float) in = x + (ulong)gy * a.cols;
+    row_load<N, K != 0>(v, x + (ulong)gy * cols, cols, tid);
     float square = 0.0f;
-    for (uint i = 4 * (tid & 127u); i < ((a.cols + 127u) & ~127u); i += 512) {
-        /* both halves of the group read x; each stages what is its own */
-        const bool has = i < a.cols;
-        float4 v = ld16f(in, has ? i : 0u);
-        v.x = has ? v.x : 0.0f;
-        v.y = has ? v.y : 0.0f;
-        v.z = has ? v.z : 0.0f;
-        v.w = has ? v.w : 0.0f;
-        if (tid < 128) {
-            square = KFMA(v.x, v.x, square);
-            square = KFMA(v.y, v.y, square);
-            square = KFMA(v.z, v.z, square);
-            square = KFMA(v.w, v.w, square);
-        }
-        const float4 n = ld16f(norm, has ? i : 0u);
-        v.x *= n.x;
-        v.y *= n.y;
-        v.z *= n.z;
-        v.w *= n.w;
-        float s = (v.x + v.y) + (v.z + v.w);
+    UNROLL for (uint j = 0; j < N; j++)
+    {
+        const uint i = 4 * tid + 512 * j;
+        square = add_squares(v.v[j], square);
+        const float4 f = times4(v.v[j], w.v[j]);
+        float s = (f.x + f.y) + (f.z + f.w);
         s = s + simd_xor_f32(s, 2);
         s = s + simd_xor_f32(s, 1);
-        if (has && ((i / 512) & 1u) == tid / 128) {
-            if ((tid & 3u) == 0u) sums[i / 16] = s;
-            tg_st16f(stage, 4 * stage_at4(i / 4), q8_prepare(v));
-        }
+        if ((tid & 3u) == 0u) sums[i / 16] = s;
+        tg_st16f(stage, 4 * stage_at4(i / 4), q8_prepare(f));
     }
     square = simd_sum_f32(square);
-    if (lane == 0 && sg < 4) part[sg] = square;
+    if (lane == 0) part[sg] = square;
     TG_BARRIER();
-    const float inv = rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps);
     float acc = 0.0f;
-    UNROLL for (uint c = 0; c < 8; c++)
+    UNROLL for (uint c = 0; c < N; c++)
     {
         const uint r = 32 * c + lane;
-        if (r < n_runs) {
-            uint4 q = w[c & 3u];
-            uint b = g[c & 3u];
-            if (c >= 4) {
-                q = ld16_stream(row_codes, 4 * r);
-                b = row_sb[r / 4];
-            }
-            lane_f32<16> v;
+        if (K != 0 || r < n_runs) {
+            lane_f32<16> f;
             UNROLL for (uint p = 0; p < 4; p++)
             {
-                const float4 f = tg_ld16f(stage, 4 * stage_at4(4 * r + p));
-                v.v[4 * p] = f.x;
-                v.v[4 * p + 1] = f.y;
-                v.v[4 * p + 2] = f.z;
-                v.v[4 * p + 3] = f.w;
+                const float4 t = tg_ld16f(stage, 4 * stage_at4(4 * r + p));
+                f.v[4 * p] = t.x;
+                f.v[4 * p + 1] = t.y;
+                f.v[4 * p + 2] = t.z;
+                f.v[4 * p + 3] = t.w;
             }
-            acc = KFMA(q8_scale(b), q8dot16(q, v, 0), acc);
-            acc = KFMA(q4_bias(b), sums[r], acc);
+            acc = KFMA(q8_scale(g[c]), q8dot16(q[c], f, 0), acc);
+            acc = KFMA(q4_bias(g[c]), sums[r], acc);
         }
     }
-    acc = simd_sum_f32(acc) * inv;
+    acc = simd_sum_f32(acc) * rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = logits + (ulong)gy * (a.n_experts + 1);
-    if (lane == 0 && 8 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
+    if (lane == 0 && 4 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
     if (a.tail != 0u) {
         TG_BARRIER();
         if (tid == 0) {
             device_fence();
             arrived[0] = atomic_add_u32(counters, gy, 1u);
+            device_fence();
         }
         TG_BARRIER();
         if (arrived[0] == ngx - 1 && sg == 0) {
-            device_fence();
             route_logits<8> l;
             UNROLL for (uint j = 0; j < 8; j++)
             {
@@ -659,9 +639,54 @@ KERNEL(gemv_router, 256, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x)
         }
     }
 }
+
+/* gemv_router: logits of a token, K = 2048; with tail, the last group to arrive chooses the
+ * experts. gemv_router_any: K <= 4096.
+ * shapes  codes [E + 1][K] bytes; sb [E + 1][K / 64]; x [T][K]; norm [K]; counters [T], zero
+ *         before and after; logits [T][E + 1]; ids [T][U]; weights [T][U + 1]
+ * grid    (E + 1) / 4 x T groups
+ * cost    E K 1.06 bytes; latency bound
+ * ref     ref_router and ref_top8, bitwise */
+KERNEL(gemv_router, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KOUT(4, uint, counters), KOUT(5, float, logits), KOUT(6, uint, ids),
+       KOUT(7, float, weights), KARG(8, gemv_router_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 2048);
+    TG_ARRAY(float, sums, 128);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(uint, arrived, 1);
+    PDL_LAUNCH();
+    router_group<2048>(codes, sb, x, norm, counters, logits, ids, weights, a, stage, sums, part,
+                       arrived, tid, lane, sg, gx, gy, ngx);
+}
+KERNEL_END
+
+KERNEL(gemv_router_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KOUT(4, uint, counters), KOUT(5, float, logits), KOUT(6, uint, ids),
+       KOUT(7, float, weights), KARG(8, gemv_router_args, a))
+{
+    KCTX;
+    TG_ARRAY(float, stage, 4096);
+    TG_ARRAY(float, sums, 256);
+    TG_ARRAY(float, part, 4);
+    TG_ARRAY(uint, arrived, 1);
+    PDL_LAUNCH();
+    router_group<0>(codes, sb, x, norm, counters, logits, ids, weights, a, stage, sums, part,
+                    arrived, tid, lane, sg, gx, gy, ngx);
+}
 KERNEL_END
 
 /* ---- Experts ---- */
+
+/* The part of a routed expert's down matrix that belongs to a four of its gate and up rows. */
+KFN void prefetch_down(DPTR(const uint) slabs, DPTR(const uint) ids, uint slot, uint four,
+                       uint down_at, uint down_words, gemv_moe_args a, uint lane)
+{
+    const uint i = down_at + four * down_words + 32 * lane;
+    if (slot < a.n_used && 32 * lane < down_words && i < a.slab_words)
+        prefetch_l2(slabs + (ulong)ids[slot] * a.slab_words, i);
+}
 
 /* gemv_gateup: h[t][s] = silu(gate x) * (up x) for the routed experts and, last, the shared one.
  * shapes  slabs as gpu_bank; x [T][H], H = 2048; norm [H]; ids [T][U]; h [T][U + 1][W]
@@ -683,6 +708,11 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
     uint slot = (first + sg / S) / fours, at = (first + sg / S) % fours; /* four `at` of slot */
     row_part<2 * C * S> w;
     row_load<2 * C * S, K != 0>(w, norm, cols, tid);
+    /* the shared expert is known already; of the others, down comes next (gemv_down) */
+    for (uint i = 32 * (gx * 128 + tid); gy == 0 && i < a.slab_words; i += 32 * 128 * ngx)
+        prefetch_l2(slabs + (ulong)a.n_experts * a.slab_words, i);
+    const uint down_at = a.width * (cols / 4 + cols / 32);
+    const uint down_words = ((a.slab_words - down_at) / fours + 31) / 32 * 32; /* of a four */
     PDL_WAIT();
     q4_four<C> q;
     if (slot <= a.n_used) {
@@ -720,6 +750,7 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
             acc[i] = q4_dot<C>(q, i, v, sum);
             if (more) q4_load<C, K>(q, i, next, next_sb, cols, r0);
         }
+        if (more) prefetch_down(slabs, ids + gy * a.n_used, slot, at, down_at, down_words, a, lane);
         float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
         s = team_sum<S>(s, halves, turn, lane, sg) * inv;
         const float u = simd_xor_f32(s, 8);

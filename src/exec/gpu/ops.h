@@ -61,6 +61,7 @@ typedef struct gpu_context {
     gpu_view mm;      /* op_mm_scratch() bytes for the prefill products */
     /* Warpgroups, 2 or 4, of the native main loop: dense, experts up, down; 0: the usual. */
     uint8_t mm_groups[3];
+    uint32_t groups_per_core; /* of products whose groups take turns, for measuring; 0: their own */
     bool off[GPU_SW_COUNT];
 } gpu_context;
 

@@ -31,6 +31,7 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
  */
 static uint32_t turns(const gpu_context *g, uint32_t n_units, uint32_t n_tokens, uint32_t per_core)
 {
+    if (g->groups_per_core != 0) per_core = g->groups_per_core;
     return min_u32(n_units, max_u32(1, blocks_of(g->n_cores * per_core, n_tokens)));
 }
 
@@ -190,7 +191,8 @@ void op_router(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, const gpu_
                                 .n_used = s->n_experts_used,
                                 .tail = tail,
                                 .eps = s->rms_eps};
-    rec_dispatch(g->rec, KERNEL_gemv_router, blocks_of(s->n_experts + 1, 8), n);
+    rec_dispatch(g->rec, s->hidden == 2048 ? KERNEL_gemv_router : KERNEL_gemv_router_any,
+                 blocks_of(s->n_experts + 1, 4), n);
     rec_read(g->rec, router->codes);
     rec_read(g->rec, router->sb);
     rec_read(g->rec, gpu_sub(x, 0, (uint64_t)n * s->hidden * 4));
@@ -256,7 +258,7 @@ static void gateup_fused(gpu_context *g, uint32_t n, const moe_plan *p, gpu_view
 {
     const uint32_t n_fours = (p->args.n_used + 1) * p->args.width / 2;
     if (p->args.hidden == 2048)
-        rec_dispatch(g->rec, KERNEL_gemv_gateup, turns(g, blocks_of(n_fours, 4), n, 4), n);
+        rec_dispatch(g->rec, KERNEL_gemv_gateup, turns(g, blocks_of(n_fours, 4), n, 3), n);
     else
         rec_dispatch(g->rec, KERNEL_gemv_gateup_any, turns(g, blocks_of(n_fours, 2), n, 3), n);
     rec_read(g->rec, p->slabs);
