@@ -125,6 +125,18 @@ static void gemv_row(check *c)
     run_gemv(c, k);
 }
 
+/* The model's own sizes: grids whose groups take several turns. */
+static void gemv_real(check *c)
+{
+    static const uint32_t rows[] = {12352, 9216, 2048, 60000};
+    gemv_case k = {.rows = CHECK_PICK(c, rows), .cols = 2048};
+    k.n = check_below(c, 2) == 0 ? 1 : 1 + check_below(c, 16);
+    k.add = k.rows == 2048;
+    if (k.add) k.cols = 4096;
+    k.norm = !k.add;
+    run_gemv(c, k);
+}
+
 /* ---- Router ---- */
 
 static void router(check *c)
@@ -241,6 +253,14 @@ static void moe_wide(check *c)
     run_moe(c, &k);
 }
 
+static void moe_real(check *c)
+{
+    moe_case k = {.s = check_35b};
+    k.s.n_experts = 32;
+    k.n = check_below(c, 2) == 0 ? 1 : 1 + check_below(c, 16);
+    run_moe(c, &k);
+}
+
 static void moe_many(check *c)
 {
     moe_case k = {.s = check_nano, .n = 2 + check_below(c, 15)};
@@ -268,5 +288,7 @@ const check_case check_gemv_cases[] = {
     {"gemv_moe_wide", moe_wide, 0},
     {"gemv_moe_many", moe_many, 0},
     {"gemv_moe_separate", moe_separate, 0},
+    {"gemv_real", gemv_real, CHECK_ON_DEVICE},
+    {"gemv_moe_real", moe_real, CHECK_ON_DEVICE},
     {NULL, NULL, 0},
 };

@@ -77,7 +77,7 @@ static bench begin(check *c, uint32_t n)
     const uint32_t h = s->hidden, u = s->n_experts_used;
     uint64_t scratch = op_gemv_scratch(s, n);
     if (scratch < op_moe_scratch(s, n)) scratch = op_moe_scratch(s, n);
-    if (scratch < op_router_scratch(s, n)) scratch = op_router_scratch(s, n);
+    scratch += op_router_scratch(s, n);
     b.x = check_view(c, "x", (uint64_t)n * h * 4, check_floats(c, (uint64_t)n * h, -1, 1));
     b.o = check_view(c, "o", n * 16384, check_floats(c, n * 4096, -0.1f, 0.1f));
     for (int i = 0; i < 2; i++)
