@@ -420,13 +420,28 @@ static void step_bench_16(check *c)
     step_bench(c, 16, true, false);
 }
 
-static void scan_bench(check *c, const gdn_scan_kind *kind)
+static void step_bench_16_split(check *c)
 {
-    const uint32_t n = check_on_emulator(c) ? 32 : 2048;
+    step_bench(c, 16, true, true);
+}
+
+static void scan_bench_of(check *c, const gdn_scan_kind *kind, uint32_t n)
+{
+    if (check_on_emulator(c)) n = 32;
     layer l = layer_create(c, &check_35b, 1);
     const batch b = batch_create(c, &l, 1, &n);
     check_shape(c, "%s, %u tokens", kernel_table[kind->kernel].name, n);
     (void)scan(c, check_context(c, &check_35b), kind, &l, &b);
+}
+
+static void scan_bench(check *c, const gdn_scan_kind *kind)
+{
+    scan_bench_of(c, kind, 2048);
+}
+
+static void scan_bench_256(check *c)
+{
+    scan_bench_of(c, &gdn_scan_kinds[0], 256);
 }
 
 #define SCAN_BENCH(i)                                                                              \
@@ -465,6 +480,8 @@ const check_case check_gdn_cases[] = {{"gdn_step", step_nano, 0},
                                       {"gdn_step_bench_4", step_bench_4, CHECK_BENCH},
                                       {"gdn_step_bench_4_split", step_bench_4_split, CHECK_BENCH},
                                       {"gdn_step_bench_16", step_bench_16, CHECK_BENCH},
+                                      {"gdn_step_bench_16_split", step_bench_16_split, CHECK_BENCH},
+                                      {"gdn_scan_bench_256", scan_bench_256, CHECK_BENCH},
                                       {"gdn_scan_bench_4", scan_bench_0, CHECK_BENCH},
                                       {"gdn_scan_bench_8", scan_bench_1, CHECK_BENCH},
                                       {"gdn_scan_bench_8x2", scan_bench_2, CHECK_BENCH},
