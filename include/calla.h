@@ -89,6 +89,9 @@ typedef enum calla_log_level {
 /* One line without newline. May be called from any thread that calls into the library. */
 typedef void (*calla_log_fn)(void *user, calla_log_level level, const char *line);
 
+/* How far a long call is; return false to end it with CALLA_ERR_CANCELLED. */
+typedef bool (*calla_progress_fn)(void *user, size_t n_done, size_t n_total);
+
 /* ---- Tokenizer ---------------------------------------------------------------------------- */
 
 typedef struct calla_tokenizer calla_tokenizer;
@@ -191,13 +194,20 @@ typedef struct calla_engine_options {
     uint64_t memory_limit_bytes; /* default: what the system reports as available */
     const char *cpu_variant;     /* highest kernel variant to use: "ref", "avx2", "avx512", "neon";
                                     default: the best this CPU has */
-    calla_log_fn log;            /* NULL: silent */
+    uint32_t n_ctx;              /* refuse at once when a session of so many tokens would not fit;
+                                    default 4096 */
+    const char *pack_dir;       /* folder where weights packed for a GPU are kept, about as large as
+                                   the checkpoint (made when missing); default, or "none": packed
+                                   anew each time */
+    calla_progress_fn progress; /* loading weights into a GPU, in bytes; NULL: none */
+    void *progress_user;
+    calla_log_fn log; /* NULL: silent */
     void *log_user;
 } calla_engine_options;
 
 /* Opens a checkpoint: maps and checks every file, binds the weights, loads the tokenizer. Refuses,
- * with one sentence naming the file or tensor, anything it would have to guess about. The weights
- * are read in place; nothing proportional to their size is allocated. While the engine lives its
+ * with one sentence naming the file or tensor, anything it would have to guess about. A CPU reads
+ * the weights in place; nothing proportional to their size is allocated. While the engine lives its
  * files must not be cut short: reading a page that is gone raises SIGBUS. */
 CALLA_API calla_status calla_engine_create(calla_engine **out, const calla_engine_options *options,
                                            calla_error *err);
@@ -269,12 +279,9 @@ CALLA_API calla_status calla_session_create(calla_session **out, calla_engine *e
                                             const calla_session_options *options, calla_error *err);
 CALLA_API void calla_session_destroy(calla_session *session);
 
-/* Called after each prefill chunk; return false to stop (CALLA_ERR_CANCELLED, the tokens done so
- * far stay in the session). */
-typedef bool (*calla_progress_fn)(void *user, size_t n_done, size_t n_total);
-
 /* Appends tokens to the timeline. Results do not depend on how the tokens are divided into calls
- * or chunks. CALLA_ERR_FULL when they do not fit (nothing is fed then). */
+ * or chunks. CALLA_ERR_FULL when they do not fit (nothing is fed then). progress is called after
+ * each chunk; the tokens done before it said stop remain in the session. */
 CALLA_API calla_status calla_session_feed(calla_session *session, const int32_t *ids, size_t n_ids,
                                           calla_progress_fn progress, void *user, calla_error *err);
 

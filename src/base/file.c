@@ -9,8 +9,14 @@
 
 #include "base/mem.h"
 
+#if defined(__APPLE__)
+#define MTIME(sb) ((sb).st_mtimespec)
+#else
+#define MTIME(sb) ((sb).st_mtim)
+#endif
+
 /* Opens a regular file; -1 with err set otherwise. O_NONBLOCK: a FIFO must not hang the open. */
-static int open_regular(const char *path, uint64_t *size, calla_error *err)
+static int open_regular(const char *path, uint64_t *size, int64_t *mtime_ns, calla_error *err)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat sb;
@@ -24,15 +30,15 @@ static int open_regular(const char *path, uint64_t *size, calla_error *err)
         return -1;
     }
     *size = (uint64_t)sb.st_size;
+    *mtime_ns = (int64_t)((uint64_t)MTIME(sb).tv_sec * 1000000000u + (uint64_t)MTIME(sb).tv_nsec);
     return fd;
 }
 
 calla_status filemap_open(filemap *map, const char *path, calla_error *err)
 {
     uint64_t size = 0;
-    map->data = NULL;
-    map->size = 0;
-    const int fd = open_regular(path, &size, err);
+    *map = (filemap){0};
+    const int fd = open_regular(path, &size, &map->mtime_ns, err);
     if (fd < 0) return CALLA_ERR_IO;
     void *p = NULL;
     if (size != 0) {
@@ -49,8 +55,7 @@ calla_status filemap_open(filemap *map, const char *path, calla_error *err)
 void filemap_close(filemap *map)
 {
     if (map->data != NULL) (void)munmap((void *)(uintptr_t)map->data, (size_t)map->size);
-    map->data = NULL;
-    map->size = 0;
+    *map = (filemap){0};
 }
 
 static calla_status read_fd(int fd, char *buf, size_t n, const char *path, calla_error *err)
@@ -70,9 +75,10 @@ calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t
                        calla_error *err)
 {
     uint64_t size = 0;
+    int64_t mtime_ns;
     *data = NULL;
     *n = 0;
-    const int fd = open_regular(path, &size, err);
+    const int fd = open_regular(path, &size, &mtime_ns, err);
     if (fd < 0) return CALLA_ERR_IO;
     calla_status st = CALLA_OK;
     char *buf = NULL;

@@ -11,6 +11,7 @@
 typedef struct filemap {
     const uint8_t *data; /* NULL for an empty file */
     uint64_t size;
+    int64_t mtime_ns; /* last change of the contents, since 1970 */
 } filemap;
 
 /* Maps a regular file read-only. A folder, a device or a FIFO is refused. */

@@ -30,11 +30,11 @@ static calla_status check_options(const calla_engine_options *o, calla_error *er
     return CALLA_OK;
 }
 
-/* The smallest plan that is of use (one default session) must fit before anything is allocated. */
+/* The smallest plan that is of use (one session) must fit before anything is allocated. */
 static calla_status check_memory(const calla_engine *e, const exec_options *eo, calla_error *err)
 {
-    const uint32_t n_ctx =
-        e->shape.max_context < ENGINE_CTX_DEFAULT ? e->shape.max_context : ENGINE_CTX_DEFAULT;
+    const uint32_t asked = eo->n_ctx == 0 ? ENGINE_CTX_DEFAULT : eo->n_ctx;
+    const uint32_t n_ctx = e->shape.max_context < asked ? e->shape.max_context : asked;
     exec_plan exec;
     calla_memory_plan plan;
     exec_cpu_plan(&e->shape, eo, n_ctx, &exec);
@@ -62,7 +62,8 @@ static calla_status open_cpu(calla_engine *e, const exec_options *eo, calla_erro
 static calla_status open_gpu(calla_engine *e, const char *driver, const exec_options *eo,
                              calla_error *err)
 {
-    const exec_options with = with_chunk(e, eo, ENGINE_CHUNK_GPU);
+    exec_options with = with_chunk(e, eo, ENGINE_CHUNK_GPU);
+    with.source = e->ck;
     const calla_status st = exec_gpu_open(&e->ex, driver, &e->shape, &e->weights, &with, err);
     if (st == CALLA_OK) e->limit_bytes = UINT64_MAX;
     return st;
@@ -77,7 +78,11 @@ static calla_status open_executor(calla_engine *e, const calla_engine_options *o
     if (strcmp(name, "cpu") == 0) return open_cpu(e, eo, err);
     if (strcmp(name, "auto") != 0) return open_gpu(e, name, eo, err);
     if (o->cpu_variant != NULL || o->kv_type == CALLA_KV_F32) return open_cpu(e, eo, err);
-    if (open_gpu(e, "cuda", eo, &why) == CALLA_OK) return CALLA_OK;
+    const calla_status st = open_gpu(e, "cuda", eo, &why);
+    if (st == CALLA_OK || st == CALLA_ERR_CANCELLED) {
+        if (st != CALLA_OK && err != NULL) *err = why;
+        return st;
+    }
     engine_log(e, why.code == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_DEBUG : CALLA_LOG_WARN,
                "no GPU is used: %s", why.message);
     return open_cpu(e, eo, err);
@@ -92,6 +97,12 @@ static calla_status open_parts(calla_engine *e, const calla_engine_options *o, c
         .chunk_tokens = o->chunk_tokens,
         .kv_type = o->kv_type == CALLA_KV_DEFAULT ? CALLA_KV_BF16 : o->kv_type,
         .variant = o->cpu_variant,
+        .n_ctx = o->n_ctx,
+        .pack_dir = o->pack_dir,
+        .progress = o->progress,
+        .progress_user = o->progress_user,
+        .log = o->log,
+        .log_user = o->log_user,
     };
     e->model_dir = mem_strdup(o->model_dir);
     if (e->model_dir == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for an engine");

@@ -37,12 +37,21 @@ typedef struct exec_options {
     uint32_t chunk_tokens; /* most tokens per run() call; 0: 512 */
     calla_kv_type kv_type;
     const char *variant; /* NULL: best */
+    /* For a GPU. */
+    uint32_t n_ctx;             /* a sequence of so many tokens must fit as well; 0: 4096 */
+    const char *pack_dir;       /* folder where packed weights are kept; NULL or "none": nowhere */
+    const checkpoint *source;   /* of the weights, for pack_dir; NULL: nothing is kept */
+    calla_progress_fn progress; /* loading, in bytes; false cancels; may be NULL */
+    void *progress_user;
+    calla_log_fn log; /* may be NULL */
+    void *log_user;
 } exec_options;
 
 typedef struct exec_plan {
     uint64_t kv_bytes;      /* per sequence of n_ctx tokens */
     uint64_t state_bytes;   /* per sequence */
     uint64_t scratch_bytes; /* per executor */
+    uint64_t weight_bytes;  /* copies in a device's memory; CPU: 0 */
 } exec_plan;
 
 /* One dispatch of a GPU's step. */
@@ -118,6 +127,17 @@ calla_status exec_gpu_open(executor **out, const char *driver, const model_shape
                            calla_error *err);
 void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
                    exec_plan *plan);
+
+/* The file with a GPU's packed weights. */
+typedef struct exec_pack {
+    char *path;     /* mem_free */
+    uint64_t bytes; /* that it has or will have */
+    bool usable;    /* it is there, and its header fits; else why: CALLA_ERR_IO when not there */
+    calla_error why;
+} exec_pack;
+/* options: pack_dir and source, which must be set. */
+calla_status exec_gpu_pack(exec_pack *out, const model_shape *shape, const exec_options *options,
+                           calla_error *err);
 
 /* What a GPU would be asked to do, without one: the dispatches of a decode step (n_tokens 1..16,
  * one token each of as many sequences) or of a prefill chunk, at a context of n_ctx tokens. */

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/ck.h"
+#include "base/hash.h"
 
 typedef struct shard {
     const char *name;
@@ -377,6 +378,25 @@ const char *checkpoint_shard_name(const checkpoint *ck, size_t i)
 uint64_t checkpoint_file_bytes(const checkpoint *ck)
 {
     return ck->file_bytes;
+}
+
+static uint64_t identify_shard(const shard *s, uint64_t h)
+{
+    size_t n;
+    const uint8_t *header = safetensors_header(s->st, &n);
+    const uint64_t facts[] = {safetensors_file_bytes(s->st), (uint64_t)safetensors_mtime_ns(s->st)};
+    h = hash64(s->name, strlen(s->name), h);
+    h = hash64(facts, sizeof facts, h);
+    return hash64(header, n, h);
+}
+
+checkpoint_identity checkpoint_identify(const checkpoint *ck)
+{
+    checkpoint_identity id = {{1, 2}};
+    for (size_t i = 0; i < ck->n_shards; i++)
+        for (int k = 0; k < 2; k++)
+            id.hash[k] = identify_shard(&ck->shards[i], id.hash[k]);
+    return id;
 }
 
 const json_value *checkpoint_config(const checkpoint *ck)

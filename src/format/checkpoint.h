@@ -30,7 +30,13 @@ const st_tensor *checkpoint_at(const checkpoint *ck, size_t i); /* sorted by nam
 const st_tensor *checkpoint_find(const checkpoint *ck, const char *name);
 size_t checkpoint_n_shards(const checkpoint *ck);
 const char *checkpoint_shard_name(const checkpoint *ck, size_t i);
-uint64_t checkpoint_file_bytes(const checkpoint *ck);                 /* sum over the shards */
+uint64_t checkpoint_file_bytes(const checkpoint *ck); /* sum over the shards */
+/* Tells checkpoints apart without reading the tensors: names, sizes, times of change and headers of
+ * the shards. */
+typedef struct checkpoint_identity {
+    uint64_t hash[2];
+} checkpoint_identity;
+checkpoint_identity checkpoint_identify(const checkpoint *ck);
 const json_value *checkpoint_config(const checkpoint *ck);            /* root of config.json */
 const json_value *checkpoint_generation_config(const checkpoint *ck); /* NULL when absent */
 

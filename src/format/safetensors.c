@@ -13,6 +13,8 @@ struct safetensors {
     const st_tensor **by_name;
     size_t n;
     uint64_t n_file;
+    const uint8_t *header;
+    size_t n_header; /* with the 8 bytes of the length */
 };
 
 static const struct {
@@ -433,6 +435,8 @@ static calla_status table_read(safetensors *st, const char *what, const uint8_t 
     st->tensors = h.items;
     st->n = h.n;
     st->n_file = n;
+    st->header = data;
+    st->n_header = (size_t)(8 + n_header);
     mem_free(h.begins);
     mem_free(h.ends);
     return s;
@@ -481,6 +485,17 @@ void safetensors_close(safetensors *st)
 uint64_t safetensors_file_bytes(const safetensors *st)
 {
     return st->n_file;
+}
+
+int64_t safetensors_mtime_ns(const safetensors *st)
+{
+    return st->map.mtime_ns;
+}
+
+const uint8_t *safetensors_header(const safetensors *st, size_t *n)
+{
+    *n = st->n_header;
+    return st->header;
 }
 
 size_t safetensors_count(const safetensors *st)

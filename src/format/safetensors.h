@@ -58,6 +58,9 @@ calla_status safetensors_parse(safetensors **out, const char *what, const uint8_
 void safetensors_close(safetensors *st);
 
 uint64_t safetensors_file_bytes(const safetensors *st);
+int64_t safetensors_mtime_ns(const safetensors *st); /* 0 when parsed from memory */
+/* The header with its length, as in the file. */
+const uint8_t *safetensors_header(const safetensors *st, size_t *n);
 size_t safetensors_count(const safetensors *st);
 /* i-th tensor in order of its data offset. */
 const st_tensor *safetensors_at(const safetensors *st, size_t i);

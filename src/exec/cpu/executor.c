@@ -142,6 +142,7 @@ void exec_cpu_plan(const model_shape *shape, const exec_options *options, uint32
     scratch_layout(&ex, &c);
     plan_seq(shape, ex.kv_type, n_ctx, plan);
     plan->scratch_bytes = c.used;
+    plan->weight_bytes = 0;
 }
 
 /* ---- operations ---- */
@@ -180,6 +181,7 @@ static void op_plan(const executor *base, uint32_t n_ctx, exec_plan *plan)
     const cpu_exec *ex = self_c(base);
     plan_seq(ex->shape, ex->kv_type, n_ctx, plan);
     plan->scratch_bytes = ex->scratch_bytes;
+    plan->weight_bytes = 0;
 }
 
 static void op_seq_destroy(executor *base, exec_seq *seq)

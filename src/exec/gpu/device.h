@@ -124,9 +124,10 @@ struct gpu_device {
 };
 
 typedef struct gpu_simt_options {
-    uint64_t seed;    /* order of groups, simdgroups, lanes; 0: ascending */
-    bool check;       /* shadow memory: races, bounds, uninitialised reads */
-    uint32_t threads; /* groups in parallel when not checking; 0: all processors */
+    uint64_t seed;         /* order of groups, simdgroups, lanes; 0: ascending */
+    bool check;            /* shadow memory: races, bounds, uninitialised reads */
+    uint32_t threads;      /* groups in parallel when not checking; 0: all processors */
+    uint64_t memory_bytes; /* device memory there is; 0: unlimited */
 } gpu_simt_options;
 
 calla_status gpu_simt_create(gpu_device **out, const gpu_simt_options *o, calla_error *err);

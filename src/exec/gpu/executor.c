@@ -65,19 +65,23 @@ static uint32_t chunk_of(const exec_options *o)
     return n > GPU_CHUNK_MAX ? GPU_CHUNK_MAX : n;
 }
 
-static void plan_seq(const model_shape *s, uint32_t n_ctx, exec_plan *plan)
+/* With all mechanisms on. native_mm: as in gpu_limits; it takes a little more. */
+static void plan_all(const model_shape *s, bool native_mm, uint32_t chunk, uint32_t n_ctx,
+                     exec_plan *plan)
 {
-    plan->kv_bytes = gpu_arena_bytes(s, n_ctx, 0);
-    plan->state_bytes = gpu_arena_bytes(s, 0, 1);
+    const gpu_context ctx = {.shape = s, .native_mm = native_mm};
+    gpu_scratch t = {0};
+    scratch_layout(&t, s, chunk);
+    *plan = (exec_plan){.kv_bytes = gpu_arena_bytes(s, n_ctx, 0),
+                        .state_bytes = gpu_arena_bytes(s, 0, 1),
+                        .scratch_bytes = t.bytes + op_mm_scratch(&ctx, chunk),
+                        .weight_bytes = gpu_weights_bytes(s)};
 }
 
 void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
                    exec_plan *plan)
 {
-    gpu_scratch t = {0};
-    scratch_layout(&t, shape, chunk_of(options));
-    plan_seq(shape, n_ctx, plan);
-    plan->scratch_bytes = t.bytes;
+    plan_all(shape, true, chunk_of(options), n_ctx, plan);
 }
 
 /* ---- operations ---- */
@@ -134,8 +138,7 @@ static uint32_t op_n_threads(const executor *ex)
 static void op_plan(const executor *base, uint32_t n_ctx, exec_plan *plan)
 {
     const gpu_exec *ex = gpu_self_c(base);
-    plan_seq(ex->shape, n_ctx, plan);
-    plan->scratch_bytes = ex->s.bytes;
+    plan_all(ex->shape, ex->ctx.native_mm, ex->chunk, n_ctx, plan);
 }
 
 static uint32_t op_seq_position(const exec_seq *seq)
@@ -238,24 +241,44 @@ static calla_status check(const model_shape *s, const exec_options *o, calla_err
     return CALLA_OK;
 }
 
-static calla_status check_memory(gpu_exec *ex, uint64_t scratch, calla_error *err)
+static void know_device(gpu_exec *ex)
 {
     gpu_limits lim;
     ex->dev->ops->limits(ex->dev, &lim);
     (void)snprintf(ex->variant, sizeof ex->variant, "%s", lim.name);
     ex->ctx.n_cores = lim.n_cores;
     ex->ctx.native_mm = lim.native_mm;
-    const uint64_t weights = gpu_weights_bytes(ex->shape);
-    if (lim.total_bytes == 0 || weights + scratch <= lim.free_bytes) return CALLA_OK;
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    return err_set(err, CALLA_ERR_MEMORY,
-                   "not enough GPU memory: %.2f GiB of weights + %.2f GiB of scratch, %.2f of "
-                   "%.2f GiB free on %s",
-                   (double)weights / gib, (double)scratch / gib, (double)lim.free_bytes / gib,
-                   (double)lim.total_bytes / gib, lim.name);
 }
 
-static calla_status allocate(gpu_exec *ex, calla_error *err)
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
+}
+
+/* Weights, scratch and one sequence must fit before anything is allocated. */
+static calla_status check_memory(const gpu_exec *ex, uint32_t n_ctx, calla_error *err)
+{
+    gpu_limits lim;
+    exec_plan p;
+    ex->dev->ops->limits(ex->dev, &lim);
+    plan_all(ex->shape, lim.native_mm, ex->chunk, n_ctx, &p);
+    const uint64_t seq = p.kv_bytes + p.state_bytes;
+    const uint64_t sum = p.weight_bytes + p.scratch_bytes + seq;
+    if (lim.total_bytes == 0 || sum <= lim.free_bytes) return CALLA_OK;
+    return err_set(err, CALLA_ERR_MEMORY,
+                   "not enough GPU memory: %.2f GiB of weights + %.2f GiB of scratch + %.2f GiB "
+                   "for a sequence of %u tokens = %.2f GiB, found %.2f of %.2f GiB free on %s",
+                   gib(p.weight_bytes), gib(p.scratch_bytes), gib(seq), n_ctx, gib(sum),
+                   gib(lim.free_bytes), gib(lim.total_bytes), lim.name);
+}
+
+static uint32_t ctx_of(const model_shape *s, const exec_options *o)
+{
+    const uint32_t n = o->n_ctx == 0 ? GPU_CTX_DEFAULT : o->n_ctx;
+    return n < s->max_context ? n : s->max_context;
+}
+
+static calla_status allocate(gpu_exec *ex, uint32_t n_ctx, calla_error *err)
 {
     const gpu_ops *ops = ex->dev->ops;
     ex->k = mem_array(ex->n_full, sizeof *ex->k);
@@ -269,8 +292,9 @@ static calla_status allocate(gpu_exec *ex, calla_error *err)
     if (ex->k == NULL || ex->v == NULL || ex->state == NULL || ex->ring == NULL ||
         ex->tok_host == NULL || ex->seg_host == NULL || ex->host == NULL)
         return err_set(err, CALLA_ERR_MEMORY, "no memory for the executor");
+    know_device(ex);
     scratch_layout(&ex->s, ex->shape, ex->chunk);
-    calla_status st = check_memory(ex, ex->s.bytes, err);
+    calla_status st = check_memory(ex, n_ctx, err);
     if (st == CALLA_OK)
         st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, ex->s.bytes, "scratch", &ex->s.buf, err);
     if (st != CALLA_OK) return st;
@@ -299,11 +323,10 @@ calla_status gpu_exec_create(executor **out, gpu_device *dev, const model_shape 
     calla_status st = check(shape, options, err);
     if (st == CALLA_OK) st = recorder_create(&ex->rec, dev, err);
     ex->ctx.rec = ex->rec;
-    if (st == CALLA_OK) st = allocate(ex, err);
+    if (st == CALLA_OK) st = allocate(ex, ctx_of(shape, options), err);
     if (st == CALLA_OK)
         st = weights == NULL ? gpu_weights_place(&ex->w, dev, shape, err)
-                             : gpu_weights_load(&ex->w, dev, shape, weights, options->n_threads,
-                                                NULL, NULL, err);
+                             : gpu_weights_load(&ex->w, dev, shape, weights, options, err);
     if (st != CALLA_OK) {
         op_destroy(&ex->base);
         return st;

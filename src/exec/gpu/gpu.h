@@ -18,8 +18,9 @@
 #define GPU_DECODE_MAX    16u /* sequences of one decode step */
 #define GPU_CHUNK_DEFAULT 2048u
 #define GPU_CHUNK_MAX     8192u
-#define GPU_LOGIT_ROWS    64u /* rows of lm_head's product at once, for EXEC_LOGITS_ALL */
-#define GPU_SEGS_MAX      64u /* segments of one prefill chunk */
+#define GPU_CTX_DEFAULT   4096u /* of the first sequence, for the plan */
+#define GPU_LOGIT_ROWS    64u   /* rows of lm_head's product at once, for EXEC_LOGITS_ALL */
+#define GPU_SEGS_MAX      64u   /* segments of one prefill chunk */
 #define GPU_PROGRAMS_MAX  24u
 
 struct exec_seq {

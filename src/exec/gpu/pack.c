@@ -1,11 +1,14 @@
 #include "exec/gpu/pack.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/ck.h"
 #include "base/mem.h"
-#include "base/pool.h"
+#include "exec/gpu/pack_file.h"
 
 #define PACK_ALIGN 256u
 
@@ -263,29 +266,7 @@ static calla_status check(const model_shape *s, const model_weights *w, calla_er
     return st;
 }
 
-/* ---- loading ---- */
-
-typedef struct loader {
-    gpu_weights *out;
-    gpu_device *d;
-    const model_shape *s;
-    const model_weights *w;
-    pool *pool;
-    uint8_t *staging;
-} loader;
-
-static void fill_blob(const loader *ld, uint32_t i_blob)
-{
-    const model_shape *s = ld->s;
-    if (i_blob == 0) {
-        fill_globals(ld->staging, ld->out, s, ld->w);
-        return;
-    }
-    const uint32_t i = i_blob - 1;
-    fill f = {s, &ld->w->layers[i], &ld->out->layers[i], ld->staging};
-    fill_layer(&f, shape_is_full(s, i));
-    pool_run(ld->pool, fill_expert, &f, s->n_experts + 1u);
-}
+/* ---- placing ---- */
 
 static calla_status place_blob(gpu_weights *out, gpu_device *d, const model_shape *s,
                                uint32_t i_blob, calla_error *err)
@@ -304,62 +285,227 @@ static calla_status place_blob(gpu_weights *out, gpu_device *d, const model_shap
     return CALLA_OK;
 }
 
-static calla_status place(gpu_weights *out, const model_shape *s, calla_error *err)
+calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
+                               calla_error *err)
 {
     *out = (gpu_weights){.n_bufs = s->n_layers + 1u};
     out->layers = mem_array(s->n_layers, sizeof *out->layers);
     out->bufs = mem_array(out->n_bufs, sizeof(gpu_buffer *));
-    if (out->layers != NULL && out->bufs != NULL) return CALLA_OK;
-    return err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
-}
-
-calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
-                               calla_error *err)
-{
-    calla_status st = place(out, s, err);
+    calla_status st = CALLA_OK;
+    if (out->layers == NULL || out->bufs == NULL)
+        st = err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
     for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++)
         st = place_blob(out, d, s, i, err);
     if (st != CALLA_OK) gpu_weights_free(out, d);
     return st;
 }
 
-static calla_status load_blob(loader *ld, uint32_t i_blob, calla_error *err)
+/* ---- the pack file of a checkpoint ---- */
+
+static_assert(PACK_BLOBS_MAX >= MODEL_LAYERS_MAX + 1, "a blob a layer, and one for the rest");
+
+typedef struct cache {
+    pack_spec spec;
+    uint64_t blob_bytes[PACK_BLOBS_MAX];
+    char *path; /* NULL: no cache */
+} cache;
+
+/* Everything that the contents of the blobs depend on, beside the checkpoint's tensors. */
+static void spec_dims(uint32_t dims[PACK_DIMS], const model_shape *s)
 {
-    const calla_status st = place_blob(ld->out, ld->d, ld->s, i_blob, err);
-    if (st != CALLA_OK) return st;
-    gpu_buffer *buf = ld->out->bufs[i_blob];
-    fill_blob(ld, i_blob);
-    return ld->d->ops->write(ld->d, (gpu_view){buf, 0, blob_bytes(ld->s, i_blob)}, ld->staging,
-                             err);
+    uint32_t theta;
+    memcpy(&theta, &s->rope_theta, sizeof theta);
+    const uint32_t all[] = {s->n_layers,    s->hidden,      s->n_vocab,      s->full_interval,
+                            s->n_heads,     s->n_kv_heads,  s->head_dim,     s->rotary_dim,
+                            s->gdn_k_heads, s->gdn_v_heads, s->gdn_k_dim,    s->gdn_v_dim,
+                            s->conv_kernel, s->n_experts,   s->expert_width, s->shared_width,
+                            theta,          PACK_ALIGN};
+    static_assert(sizeof all <= PACK_DIMS * sizeof *dims, "no room for the shape");
+    memcpy(dims, all, sizeof all);
 }
 
-static uint64_t largest_blob(const model_shape *s)
+static bool is_cached(const exec_options *o)
+{
+    return o->pack_dir != NULL && strcmp(o->pack_dir, "none") != 0 && o->source != NULL;
+}
+
+/* False: no memory. */
+static bool cache_init(cache *c, const model_shape *s, const exec_options *o)
+{
+    *c = (cache){.spec = {.n_blobs = s->n_layers + 1u}};
+    c->spec.blob_bytes = c->blob_bytes;
+    spec_dims(c->spec.dims, s);
+    for (uint32_t i = 0; i < c->spec.n_blobs; i++)
+        c->blob_bytes[i] = blob_bytes(s, i);
+    if (!is_cached(o)) return true;
+    const checkpoint_identity id = checkpoint_identify(o->source);
+    memcpy(c->spec.source, id.hash, sizeof c->spec.source);
+    c->path = pack_file_path(o->pack_dir, checkpoint_dir(o->source));
+    return c->path != NULL;
+}
+
+calla_status exec_gpu_pack(exec_pack *out, const model_shape *shape, const exec_options *options,
+                           calla_error *err)
+{
+    cache c;
+    pack_file f;
+    *out = (exec_pack){0};
+    if (!cache_init(&c, shape, options))
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for the name of a file");
+    if (c.path == NULL)
+        return err_set(err, CALLA_ERR_ARGUMENT, "no folder is given for packed weights");
+    out->path = c.path;
+    out->bytes = pack_file_bytes(&c.spec);
+    out->usable = pack_file_open(&f, c.path, &c.spec, &out->why) == CALLA_OK;
+    pack_file_close(&f);
+    return CALLA_OK;
+}
+
+/* ---- loading ---- */
+
+typedef struct loader {
+    gpu_weights *out;
+    gpu_device *d;
+    const model_shape *s;
+    const model_weights *w;
+    const exec_options *o;
+    pool *pool;
+    uint8_t *staging;
+    cache cache;
+    pack_writer *writer; /* NULL: nothing is written */
+} loader;
+
+static void say(const loader *ld, calla_log_level level, const char *fmt, ...) ATTR_PRINTF(3, 4);
+static void say(const loader *ld, calla_log_level level, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+    if (ld->o->log == NULL) return;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    ld->o->log(ld->o->log_user, level, line);
+}
+
+static calla_status put_blob(loader *ld, uint32_t i_blob, const uint8_t *data, uint64_t *done,
+                             calla_error *err)
+{
+    const uint64_t bytes = ld->cache.blob_bytes[i_blob];
+    const calla_status st =
+        ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[i_blob], 0, bytes}, data, err);
+    *done += bytes;
+    if (st != CALLA_OK || ld->o->progress == NULL ||
+        ld->o->progress(ld->o->progress_user, (size_t)*done, (size_t)ld->out->bytes))
+        return st;
+    return err_set(err, CALLA_ERR_CANCELLED, "loading the weights was cancelled");
+}
+
+/* *loaded stays false, with a line in the log, when the file cannot be used. */
+static calla_status load_file(loader *ld, bool *loaded, calla_error *err)
+{
+    pack_file f;
+    calla_error why;
+    calla_status st = CALLA_OK, used = pack_file_open(&f, ld->cache.path, &ld->cache.spec, &why);
+    uint64_t done = 0;
+    for (uint32_t i = 0; i < ld->out->n_bufs && used == CALLA_OK && st == CALLA_OK; i++) {
+        const uint8_t *data;
+        used = pack_file_blob(&f, i, ld->pool, &data, &why);
+        if (used == CALLA_OK) st = put_blob(ld, i, data, &done, err);
+    }
+    pack_file_close(&f);
+    *loaded = used == CALLA_OK && st == CALLA_OK;
+    if (*loaded)
+        say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.2f GB)", ld->cache.path,
+            (double)pack_file_bytes(&ld->cache.spec) / 1e9);
+    else if (used != CALLA_OK && (used != CALLA_ERR_IO || file_exists(ld->cache.path)))
+        say(ld, used == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_INFO : CALLA_LOG_WARN,
+            "%s is not used but written anew: %s", ld->cache.path, why.message);
+    return st;
+}
+
+static void fill_blob(const loader *ld, uint32_t i_blob)
+{
+    const model_shape *s = ld->s;
+    if (i_blob == 0) {
+        fill_globals(ld->staging, ld->out, s, ld->w);
+        return;
+    }
+    const uint32_t i = i_blob - 1;
+    fill f = {s, &ld->w->layers[i], &ld->out->layers[i], ld->staging};
+    fill_layer(&f, shape_is_full(s, i));
+    pool_run(ld->pool, fill_expert, &f, s->n_experts + 1u);
+}
+
+/* The cache is a convenience: what goes wrong with it is said, and the model loads without. */
+static void give_up_file(loader *ld, const calla_error *why)
+{
+    say(ld, CALLA_LOG_WARN, "packed weights are not kept: %s", why->message);
+    pack_writer_destroy(ld->writer);
+    ld->writer = NULL;
+}
+
+static calla_status build_blob(loader *ld, uint32_t i_blob, uint64_t *done, calla_error *err)
+{
+    calla_error why;
+    /* The padding between the parts: else it would be what the blob before had there. */
+    memset(ld->staging, 0, (size_t)ld->cache.blob_bytes[i_blob]);
+    fill_blob(ld, i_blob);
+    const calla_status st = put_blob(ld, i_blob, ld->staging, done, err);
+    if (st == CALLA_OK && ld->writer != NULL &&
+        pack_writer_blob(ld->writer, i_blob, ld->pool, ld->staging, &why) != CALLA_OK)
+        give_up_file(ld, &why);
+    return st;
+}
+
+static uint64_t largest_blob(const cache *c)
 {
     uint64_t max = 0;
-    for (uint32_t i = 0; i <= s->n_layers; i++)
-        if (blob_bytes(s, i) > max) max = blob_bytes(s, i);
+    for (uint32_t i = 0; i < c->spec.n_blobs; i++)
+        if (c->blob_bytes[i] > max) max = c->blob_bytes[i];
     return max;
 }
 
-calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
-                              const model_weights *w, uint32_t n_threads,
-                              void (*progress)(void *user, uint64_t done, uint64_t total),
-                              void *user, calla_error *err)
+static calla_status build(loader *ld, calla_error *err)
 {
+    calla_error why;
+    calla_status st = CALLA_OK;
+    uint64_t done = 0;
+    const size_t staging = (size_t)largest_blob(&ld->cache);
+    ld->staging = mem_alloc_pages(staging);
+    if (ld->staging == NULL)
+        return err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
+    if (ld->cache.path != NULL &&
+        pack_writer_open(&ld->writer, ld->cache.path, &ld->cache.spec, &why) != CALLA_OK)
+        give_up_file(ld, &why);
+    for (uint32_t i = 0; i < ld->out->n_bufs && st == CALLA_OK; i++)
+        st = build_blob(ld, i, &done, err);
+    if (st == CALLA_OK && ld->writer != NULL) {
+        if (pack_writer_commit(ld->writer, &why) != CALLA_OK)
+            give_up_file(ld, &why);
+        else
+            say(ld, CALLA_LOG_INFO, "packed weights kept in %s (%.2f GB)", ld->cache.path,
+                (double)pack_file_bytes(&ld->cache.spec) / 1e9);
+    }
+    pack_writer_destroy(ld->writer);
+    mem_free_pages(ld->staging, staging);
+    return st;
+}
+
+calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
+                              const model_weights *w, const exec_options *options, calla_error *err)
+{
+    loader ld = {.out = out, .d = d, .s = s, .w = w, .o = options};
+    bool loaded = false;
     *out = (gpu_weights){0};
     calla_status st = check(s, w, err);
-    if (st == CALLA_OK) st = place(out, s, err);
-    const uint64_t total = gpu_weights_bytes(s), staging = largest_blob(s);
-    loader ld = {.out = out, .d = d, .s = s, .w = w};
-    if (st == CALLA_OK) st = pool_create(&ld.pool, n_threads, err);
-    if (st == CALLA_OK && (ld.staging = mem_alloc_pages((size_t)staging)) == NULL)
+    if (st == CALLA_OK && !cache_init(&ld.cache, s, options))
         st = err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
-    for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++) {
-        st = load_blob(&ld, i, err);
-        if (st == CALLA_OK && progress != NULL) progress(user, out->bytes, total);
-    }
+    if (st == CALLA_OK) st = pool_create(&ld.pool, options->n_threads, err);
+    if (st == CALLA_OK) st = gpu_weights_place(out, d, s, err);
+    if (st == CALLA_OK && ld.cache.path != NULL) st = load_file(&ld, &loaded, err);
+    if (st == CALLA_OK && !loaded) st = build(&ld, err);
     pool_destroy(ld.pool);
-    mem_free_pages(ld.staging, (size_t)staging);
+    mem_free(ld.cache.path);
     if (st != CALLA_OK) gpu_weights_free(out, d);
     return st;
 }

@@ -1,16 +1,19 @@
 /* pack.h - the weights in the layout of the GPU kernels.
  *
  * Does:       lays the checkpoint's tensors out in blobs (one for what is outside the layers, one a
- *             layer; docs/ARCHITECTURE.md, "The pack"), fills a blob from the mapped checkpoint,
- *             and loads all blobs into device buffers: 4-bit codes as they are, scale and bias of a
- *             group side by side, matrices with the same input joined, gate and up rows
- * interleaved. Owns:       gpu_weights owns its device buffers; views point into them. Invariants:
- * nothing is expanded; the bytes of all blobs are the checkpoint's but for padding. Errors:
- * CALLA_ERR_UNSUPPORTED for a checkpoint that is not 4-bit (router: 8-bit).
+ *             layer; docs/ARCHITECTURE.md, "The pack"): 4-bit codes as they are, scale and bias of
+ *             a group side by side, matrices with the same input joined, gate and up rows
+ *             interleaved. Loads them into device buffers: from the pack file (pack_file.h), or
+ *             from the mapped checkpoint.
+ * Owns:       gpu_weights owns its device buffers; views point into them.
+ * Invariants: nothing is expanded; the bytes of all blobs are the checkpoint's but for padding.
+ *             Whoever changes what is in a blob counts PACK_VERSION up.
+ * Errors:     CALLA_ERR_UNSUPPORTED for a checkpoint that is not 4-bit (router: 8-bit).
  */
 #ifndef CALLA_EXEC_GPU_PACK_H
 #define CALLA_EXEC_GPU_PACK_H
 
+#include "exec/executor.h"
 #include "exec/gpu/ops.h"
 #include "model/weights.h"
 
@@ -36,11 +39,12 @@ typedef struct gpu_weights {
 /* Device bytes of all blobs. */
 uint64_t gpu_weights_bytes(const model_shape *s);
 
-/* progress may be NULL; called on the calling thread with bytes done and all bytes. */
+/* From the pack file, when options name a folder and it has the right one; else from w, and the
+ * file is written meanwhile. A file that cannot be used or written is only a line in the log.
+ * options->progress is called on this thread. */
 calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
-                              const model_weights *w, uint32_t n_threads,
-                              void (*progress)(void *user, uint64_t done, uint64_t total),
-                              void *user, calla_error *err);
+                              const model_weights *w, const exec_options *options,
+                              calla_error *err);
 /* Buffers and views without contents: for a schedule. */
 calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
                                calla_error *err);

@@ -112,7 +112,7 @@ static calla_status check_memory(gpu_exec *ex, uint32_t n_rows, uint32_t n_slots
     if (lim.total_bytes == 0) return CALLA_OK;
     const uint64_t have = gpu_arena_bytes(ex->shape, ex->n_rows, ex->n_slots);
     const uint64_t want = gpu_arena_bytes(ex->shape, n_rows, n_slots);
-    const uint64_t layer = want / (ex->n_full + ex->n_gdn);
+    const uint64_t layer = have == 0 ? 0 : want / (ex->n_full + ex->n_gdn);
     if (want + layer <= have + lim.free_bytes) return CALLA_OK;
     const double gib = 1024.0 * 1024.0 * 1024.0;
     return err_set(err, CALLA_ERR_MEMORY,

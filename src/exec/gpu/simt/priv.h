@@ -28,6 +28,7 @@ typedef struct simt_device {
     simt_machine *machines[POOL_THREADS_MAX];
     checker *checker; /* checking mode, else NULL */
     simt_watch watch;
+    uint64_t used_bytes;           /* of device memory */
     uint64_t ticket;               /* the last given out */
     uint64_t lost_first, lost_end; /* tickets of failed and lost submissions; 0, 0: none */
     bool pending;                  /* a failure that no call has reported yet */

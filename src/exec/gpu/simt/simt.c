@@ -18,8 +18,8 @@ static simt_device *of(gpu_device *d)
 
 static void buffer_destroy(gpu_device *d, gpu_buffer *b)
 {
-    (void)d;
     if (b == NULL) return;
+    of(d)->used_bytes -= b->kind == GPU_MEM_DEVICE && b->data != NULL ? b->bytes : 0;
     shadow_destroy(b->shadow);
     mem_free_pages(b->data, (size_t)b->bytes);
     mem_free(b);
@@ -29,6 +29,10 @@ static calla_status buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes
                                   gpu_buffer **out, calla_error *err)
 {
     *out = NULL;
+    const uint64_t limit = of(d)->options.memory_bytes;
+    if (limit != 0 && kind == GPU_MEM_DEVICE && bytes > limit - of(d)->used_bytes)
+        return err_set(err, CALLA_ERR_MEMORY, "the emulator has no room for %s (%llu bytes)", name,
+                       (unsigned long long)bytes);
     gpu_buffer *b = mem_alloc(sizeof *b);
     if (b != NULL && bytes > 0 && bytes <= SIZE_MAX) b->data = mem_alloc_pages((size_t)bytes);
     if (b == NULL || b->data == NULL) {
@@ -38,6 +42,7 @@ static calla_status buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes
     }
     b->bytes = bytes;
     b->kind = kind;
+    if (kind == GPU_MEM_DEVICE) of(d)->used_bytes += bytes;
     (void)snprintf(b->name, sizeof b->name, "%s", name);
     if (of(d)->options.check) {
         memset(b->data, 0xff, (size_t)bytes);
@@ -311,6 +316,8 @@ static void limits(gpu_device *d, gpu_limits *out)
     memset(out, 0, sizeof *out);
     (void)snprintf(out->name, sizeof out->name, "SIMT emulator");
     out->n_cores = pool_n_threads(of(d)->threads);
+    out->total_bytes = of(d)->options.memory_bytes;
+    if (out->total_bytes != 0) out->free_bytes = out->total_bytes - of(d)->used_bytes;
 }
 
 static void destroy(gpu_device *dev)
