@@ -457,6 +457,12 @@ KERNEL(attn_merge, 256, KIN(0, uint, tok), KIN(1, float, y), KIN(2, float, po), 
     const attn_where w = attn_token(tok, gy);
     const uint n = w.pos + 1, kb = attn_block_keys(n, a.one), n_parts = (n + kb - 1) / kb;
     const uint at = (gy * a.n_heads + head) * a.n_blocks;
+    float x[ATTN_BLOCKS_MAX / 4]; /* on their way before the weights are known */
+    UNROLL for (uint j = 0; j < ATTN_BLOCKS_MAX / 4; j++)
+    {
+        const uint i = tid / 64 + 4 * j;
+        x[j] = i < n_parts ? po[(ulong)(at + i) * ATTN_DIM + d] : 0.0f;
+    }
     if (sg == 0) {
         const uint i0 = lane, i1 = lane + 32;
         const float m0 = i0 < n_parts ? pml[2 * (at + i0)] : -1e30f;
@@ -472,8 +478,11 @@ KERNEL(attn_merge, 256, KIN(0, uint, tok), KIN(1, float, y), KIN(2, float, po), 
     }
     TG_BARRIER();
     float s = 0.0f;
-    for (uint i = tid / 64; i < n_parts; i += 4)
-        s = KFMA(po[(ulong)(at + i) * ATTN_DIM + d], wgt[i], s);
+    UNROLL for (uint j = 0; j < ATTN_BLOCKS_MAX / 4; j++)
+    {
+        const uint i = tid / 64 + 4 * j;
+        if (i < n_parts) s = KFMA(x[j], wgt[i], s);
+    }
     sum[tid] = s;
     TG_BARRIER();
     if (tid < 64) {

@@ -15,58 +15,76 @@
 #include "kernels/prim_frag_simt.h"
 #endif
 
-#define ATTN_MMA_OPITCH 68
+/* ---- decode ---- */
 
-/* Sixteen keys as a lane reads them, 16 bytes at a time and straight into fragments: a sum over
- * dims may take them in any order, and so may rows of a result. g = lane / 4, c = lane % 4.
- *   K: keys g and g + 8, dims 8 (c + 4 j) .. + 7, j < 8: words 2 i, 2 i + 1 are b0, b1
- *   V: keys 2c, 2c+1, 2c+8, 2c+9, dims 8 (g + 8 j) .. + 7, j < 4 */
-typedef struct attn_tile {
+/* A group of 8 simdgroups takes 128 keys at a time. Simdgroup s scores keys 16 s .. + 15 of them
+ * for all heads, and multiplies dims 32 s .. + 31 of all 128 values. Keys and values come from
+ * device memory straight into fragments: a sum over dims may take them in any order, and so may the
+ * rows of a result. g = lane / 4, c = lane % 4. */
+#define ATTN_ROUND 128
+
+/* Keys g and g + 8 of the simdgroup's 16: dims 8 (c + 4 j) .. + 7 in word 8 i + j. */
+typedef struct attn_keys {
     uint4 w[16];
-} attn_tile;
+} attn_keys;
 
-KFN uint4 attn_row16(DPTR(const ushort) p, uint row, uint dim, bool valid)
+/* Of each 16 keys t: keys 2c, 2c + 1, 2c + 8, 2c + 9 (i), dims 32 s + 4 g .. + 3. */
+typedef struct attn_values {
+    frag_w2 w[32]; /* 4 t + i */
+} attn_values;
+
+KFN uint attn_value_key(uint t, uint i, uint lane)
 {
-    uint4 w;
-    w.x = 0;
-    w.y = 0;
-    w.z = 0;
-    w.w = 0;
-    if (valid) w = ld16h(p, row * ATTN_DIM + dim);
-    return w;
+    return 16 * t + 2 * (lane % 4) + (i & 1) + 8 * (i / 2);
 }
 
 /* Keys at or behind end are zeros. */
-KFN void attn_tile_k(THREF(attn_tile) t, DPTR(const ushort) k, uint row, uint key, uint end,
-                     uint lane)
+KFN void attn_load_keys(THREF(attn_keys) t, DPTR(const ushort) k, uint row, uint key, uint end,
+                        uint sg, uint lane)
 {
-    const uint g = lane / 4, c = lane % 4;
     UNROLL for (uint i = 0; i < 2; i++)
     {
-        const uint j0 = key + g + 8 * i;
-        UNROLL for (uint j = 0; j < 8; j++) t.w[8 * i + j] =
-            attn_row16(k, row + j0, 8 * (c + 4 * j), j0 < end);
+        const uint j0 = key + 16 * sg + lane / 4 + 8 * i;
+        UNROLL for (uint j = 0; j < 8; j++)
+        {
+            uint4 w = attn_none().k;
+            if (j0 < end) w = ld16h(k, (row + j0) * ATTN_DIM + 8 * (lane % 4 + 4 * j));
+            t.w[8 * i + j] = w;
+        }
     }
 }
 
-KFN void attn_tile_v(THREF(attn_tile) t, DPTR(const ushort) v, uint row, uint key, uint end,
-                     uint lane)
+KFN void attn_load_values(THREF(attn_values) t, DPTR(const ushort) v, uint row, uint key, uint end,
+                          uint sg, uint lane)
 {
-    const uint g = lane / 4, c = lane % 4;
-    UNROLL for (uint i = 0; i < 4; i++)
+    UNROLL for (uint i = 0; i < 32; i++)
     {
-        const uint j0 = key + 2 * c + (i & 1) + 8 * (i / 2);
-        UNROLL for (uint j = 0; j < 4; j++) t.w[4 * i + j] =
-            attn_row16(v, row + j0, 8 * (g + 8 * j), j0 < end);
+        const uint j0 = key + attn_value_key(i / 4, i % 4, lane);
+        frag_w2 w;
+        w.x = 0;
+        w.y = 0;
+        if (j0 < end) w = frag_ld8(v, (row + j0) * ATTN_DIM + 32 * sg + 4 * (lane / 4));
+        t.w[i] = w;
     }
 }
 
-/* State of a simdgroup over its keys. m and l of head g (l: this lane's keys only); o: heads 2c and
- * 2c + 1, of product (j, i) dims 8 (g + 8 j) + 2 i (v[0], v[1]) and + 1 (v[2], v[3]). */
-typedef struct attn_mma_state {
-    float m, l;
-    frag_c o[16];
-} attn_mma_state;
+/* Puts the newest key, number `at` of the round, and its value in the place of the zeros. */
+KFN void attn_patch(THREF(attn_keys) kt, THREF(attn_values) vt, uint at, TPTR(const ushort) kn,
+                    TPTR(const ushort) vn, uint sg, uint lane)
+{
+    UNROLL for (uint i = 0; i < 2; i++)
+    {
+        if (16 * sg + lane / 4 + 8 * i == at) {
+            UNROLL for (uint j = 0; j < 8; j++) kt.w[8 * i + j] =
+                tg_ld16h(kn, 8 * (lane % 4 + 4 * j));
+        }
+    }
+    UNROLL for (uint i = 0; i < 32; i++)
+    {
+        if (attn_value_key(i / 4, i % 4, lane) == at)
+            vt.w[i] = frag_tg_ld8(vn, 32 * sg + 4 * (lane / 4));
+    }
+}
 
 /* q as fragments A [16 products][32 lanes][4 words]: rows 0 .. 7 are the heads in bf16, rows 8 ..
  * 15 what bf16 left over of them. A simdgroup stores one head from 8 dims a lane. */
@@ -91,8 +109,8 @@ KFN void attn_mma_store_q(TPTR(uint) q, uint head, attn_f8 x, uint lane)
     tg_st16(q, at + 128, w);
 }
 
-/* Scores of head g for keys 2c, 2c+1, 2c+8, 2c+9 of the tile. */
-KFN void attn_mma_scores(THREF(attn_tile) k, TPTR(const uint) q, uint lane, THREF(frag_c) s)
+/* Scores of head g for keys 2c, 2c + 1, 2c + 8, 2c + 9 of the simdgroup's. */
+KFN void attn_mma_scores(THREF(attn_keys) k, TPTR(const uint) q, uint lane, THREF(frag_c) s)
 {
     frag_c a[2], b[2];
     UNROLL for (uint i = 0; i < 4; i++)
@@ -117,174 +135,152 @@ KFN void attn_mma_scores(THREF(attn_tile) k, TPTR(const uint) q, uint lane, THRE
     s.v[3] = (b[0].v[1] + b[1].v[1]) + (b[0].v[3] + b[1].v[3]);
 }
 
-/* Scores to weights; the state's m, l and o follow. n: keys of the tile that exist, at least 1. */
-KFN void attn_mma_weights(THREF(attn_mma_state) st, THREF(frag_c) s, uint n, uint lane)
+/* m of head g over the group's keys, l over this lane's; o: product i, dims 32 s + 4 g + 2 i (v[0]
+ * head 2c, v[1] head 2c + 1) and + 1 (v[2], v[3]). */
+typedef struct attn_mma_state {
+    float m, l;
+    frag_c o[2];
+} attn_mma_state;
+
+/* Scores to weights. n: keys of the round. top [8 heads][8 simdgroups]: their maxima; p [8][32][2]:
+ * the weights as fragments B of 16 keys. A barrier separates the maxima from their use, and the
+ * weights from theirs. */
+KFN void attn_mma_weights(THREF(attn_mma_state) st, THREF(frag_c) s, uint n, uint sg, uint lane,
+                          TPTR(float) top, TPTR(uint) p)
 {
-    const uint c = lane % 4;
+    const uint g = lane / 4, c = lane % 4;
     UNROLL for (uint i = 0; i < 4; i++)
     {
-        if (2 * c + (i & 1) + 8 * (i / 2) >= n) s.v[i] = -1e30f;
+        if (attn_value_key(sg, i, lane) >= n) s.v[i] = -1e30f;
     }
     float m = kmax(kmax(s.v[0], s.v[1]), kmax(s.v[2], s.v[3]));
     const float m1 = simd_xor_f32(m, 1);
     m = kmax(m, m1);
     const float m2 = simd_xor_f32(m, 2);
-    m = kmax(kmax(m, m2), st.m);
+    m = kmax(m, m2);
+    if (c == 0) top[8 * g + sg] = m;
+    TG_BARRIER();
+    const float4 t0 = tg_ld16f(top, 8 * g), t1 = tg_ld16f(top, 8 * g + 4);
+    m = kmax(kmax(kmax(t0.x, t0.y), kmax(t0.z, t0.w)), kmax(kmax(t1.x, t1.y), kmax(t1.z, t1.w)));
+    m = kmax(m, st.m);
     const float f = attn_exp2(st.m - m);
     UNROLL for (uint i = 0; i < 4; i++) s.v[i] = attn_exp2(s.v[i] - m);
     st.m = m;
     st.l = KFMA(st.l, f, (s.v[0] + s.v[1]) + (s.v[2] + s.v[3]));
-    if (simd_ballot(f != 1.0f) != 0) {
-        const float f0 = simd_lane_f32(f, 8 * c), f1 = simd_lane_f32(f, 8 * c + 4);
-        UNROLL for (uint i = 0; i < 16; i++)
-        {
-            st.o[i].v[0] = st.o[i].v[0] * f0;
-            st.o[i].v[1] = st.o[i].v[1] * f1;
-            st.o[i].v[2] = st.o[i].v[2] * f0;
-            st.o[i].v[3] = st.o[i].v[3] * f1;
+    p[(32 * sg + lane) * 2] = frag_pack(s.v[0], s.v[1]);
+    p[(32 * sg + lane) * 2 + 1] = frag_pack(s.v[2], s.v[3]);
+    const float f0 = simd_lane_f32(f, 8 * c), f1 = simd_lane_f32(f, 8 * c + 4);
+    UNROLL for (uint i = 0; i < 2; i++)
+    {
+        st.o[i].v[0] = st.o[i].v[0] * f0;
+        st.o[i].v[1] = st.o[i].v[1] * f1;
+        st.o[i].v[2] = st.o[i].v[2] * f0;
+        st.o[i].v[3] = st.o[i].v[3] * f1;
+    }
+    TG_BARRIER();
+}
+
+/* o += V^T P^T: rows of the products are dims, columns heads. */
+KFN void attn_mma_values(THREF(attn_mma_state) st, THREF(attn_values) v, TPTR(const uint) p, uint n,
+                         uint lane)
+{
+    UNROLL for (uint t = 0; t < 8; t++)
+    {
+        if (16 * t < n) {
+            const uint b0 = p[(32 * t + lane) * 2], b1 = p[(32 * t + lane) * 2 + 1];
+            const frag_w2 e0 = v.w[4 * t], o0 = v.w[4 * t + 1];
+            const frag_w2 e1 = v.w[4 * t + 2], o1 = v.w[4 * t + 3];
+            frag_mma(st.o[0], frag_low(e0.x, o0.x), frag_high(e0.x, o0.x), frag_low(e1.x, o1.x),
+                     frag_high(e1.x, o1.x), b0, b1);
+            frag_mma(st.o[1], frag_low(e0.y, o0.y), frag_high(e0.y, o0.y), frag_low(e1.y, o1.y),
+                     frag_high(e1.y, o1.y), b0, b1);
         }
     }
 }
 
-/* o += V^T P^T: rows of the product are dims, columns heads. */
-KFN void attn_mma_values(THREF(attn_mma_state) st, THREF(attn_tile) v, THREF(frag_c) s)
-{
-    const uint b0 = frag_pack(s.v[0], s.v[1]), b1 = frag_pack(s.v[2], s.v[3]);
-    UNROLL for (uint j = 0; j < 4; j++)
-    {
-        const uint4 e0 = v.w[j], o0 = v.w[4 + j], e1 = v.w[8 + j], o1 = v.w[12 + j];
-        frag_mma(st.o[4 * j], frag_low(e0.x, o0.x), frag_high(e0.x, o0.x), frag_low(e1.x, o1.x),
-                 frag_high(e1.x, o1.x), b0, b1);
-        frag_mma(st.o[4 * j + 1], frag_low(e0.y, o0.y), frag_high(e0.y, o0.y), frag_low(e1.y, o1.y),
-                 frag_high(e1.y, o1.y), b0, b1);
-        frag_mma(st.o[4 * j + 2], frag_low(e0.z, o0.z), frag_high(e0.z, o0.z), frag_low(e1.z, o1.z),
-                 frag_high(e1.z, o1.z), b0, b1);
-        frag_mma(st.o[4 * j + 3], frag_low(e0.w, o0.w), frag_high(e0.w, o0.w), frag_low(e1.w, o1.w),
-                 frag_high(e1.w, o1.w), b0, b1);
-    }
-}
-
-/* Adds the states of the n_sg simdgroups that had keys, in order, 64 dims of all heads at a time,
- * and writes the block's unnormalised o and (m, l). ml: [8][8][2]; buf: [8][8][OPITCH]. */
-KFN void attn_mma_finish(THREF(attn_mma_state) st, uint n_sg, uint sg, uint tid, uint lane,
-                         uint n_heads, uint head, uint part, uint n_blocks, TPTR(float) buf,
-                         TPTR(float) ml, DPTR(float) po, DPTR(float) pml)
+/* All rounds of [begin, end), the first one's keys and values loaded. The next keys are on their
+ * way during softmax and values, the next values during the scores. Then writes the block's
+ * unnormalised o and (m, l). */
+KFN void attn_mma_block(THREF(attn_keys) kt, THREF(attn_values) vt, TPTR(const uint) q,
+                        DPTR(const ushort) k, DPTR(const ushort) v, uint row, uint begin, uint end,
+                        TPTR(float) top, TPTR(uint) p, uint n_heads, uint head, uint part,
+                        uint n_blocks, DPTR(float) po, DPTR(float) pml, uint sg, uint lane)
 {
     const uint g = lane / 4, c = lane % 4;
+    attn_mma_state st;
+    st.m = -1e30f;
+    st.l = 0.0f;
+    UNROLL for (uint i = 0; i < 4; i++)
+    {
+        st.o[0].v[i] = 0.0f;
+        st.o[1].v[i] = 0.0f;
+    }
+    uint turn = 0;
+    for (uint key = begin; key < end; key += ATTN_ROUND) {
+        frag_c s;
+        attn_mma_scores(kt, q, lane, s);
+        if (key + ATTN_ROUND < end) attn_load_keys(kt, k, row, key + ATTN_ROUND, end, sg, lane);
+        attn_mma_weights(st, s, end - key, sg, lane, top + turn, p);
+        attn_mma_values(st, vt, p, end - key, lane);
+        if (key + ATTN_ROUND < end) attn_load_values(vt, v, row, key + ATTN_ROUND, end, sg, lane);
+        turn = 64 - turn; /* a simdgroup may be a barrier ahead of a reader */
+    }
     float l = st.l;
     l = l + simd_xor_f32(l, 1);
     l = l + simd_xor_f32(l, 2);
-    if (c == 0) {
-        ml[(sg * 8 + g) * 2] = st.m;
-        ml[(sg * 8 + g) * 2 + 1] = l;
-    }
+    if (c == 0) top[turn + 8 * g + sg] = l;
     TG_BARRIER();
-    float m0 = -1e30f, m1 = -1e30f;
-    for (uint i = 0; i < n_sg; i++) {
-        m0 = kmax(m0, ml[(i * 8 + 2 * c) * 2]);
-        m1 = kmax(m1, ml[(i * 8 + 2 * c + 1) * 2]);
-    }
-    const float f0 = attn_exp2(ml[(sg * 8 + 2 * c) * 2] - m0);
-    const float f1 = attn_exp2(ml[(sg * 8 + 2 * c + 1) * 2] - m1);
-    UNROLL for (uint j = 0; j < 4; j++)
-    {
-        if (sg < n_sg) {
-            UNROLL for (uint h = 0; h < 2; h++)
-            {
-                const uint at = (sg * 8 + 2 * c + h) * ATTN_MMA_OPITCH + 8 * g;
-                const float f = h == 0 ? f0 : f1;
-                float4 x;
-                x.x = st.o[4 * j].v[h] * f;
-                x.y = st.o[4 * j].v[2 + h] * f;
-                x.z = st.o[4 * j + 1].v[h] * f;
-                x.w = st.o[4 * j + 1].v[2 + h] * f;
-                tg_st16f(buf, at, x);
-                x.x = st.o[4 * j + 2].v[h] * f;
-                x.y = st.o[4 * j + 2].v[2 + h] * f;
-                x.z = st.o[4 * j + 3].v[h] * f;
-                x.w = st.o[4 * j + 3].v[2 + h] * f;
-                tg_st16f(buf, at + 4, x);
-            }
-        }
-        TG_BARRIER();
-        UNROLL for (uint i = 0; i < 2; i++)
-        {
-            const uint h = tid / 64 + 4 * i, d = tid % 64;
-            if (h < n_heads) {
-                float sum = 0.0f;
-                for (uint s = 0; s < n_sg; s++)
-                    sum = sum + buf[(s * 8 + h) * ATTN_MMA_OPITCH + d];
-                po[(ulong)((head + h) * n_blocks + part) * ATTN_DIM + 64 * j + d] = sum;
-            }
-        }
-        TG_BARRIER();
-    }
-    if (tid < n_heads) {
-        float m = -1e30f, sum = 0.0f;
-        for (uint i = 0; i < n_sg; i++)
-            m = kmax(m, ml[(i * 8 + tid) * 2]);
-        for (uint i = 0; i < n_sg; i++)
-            sum = KFMA(ml[(i * 8 + tid) * 2 + 1], attn_exp2(ml[(i * 8 + tid) * 2] - m), sum);
-        const uint at = (head + tid) * n_blocks + part;
-        pml[2 * at] = m;
+    if (sg == 0 && c == 0 && g < n_heads) {
+        float sum = 0.0f;
+        for (uint i = 0; i < 8; i++)
+            sum = sum + top[turn + 8 * g + i];
+        const uint at = (head + g) * n_blocks + part;
+        pml[2 * at] = st.m;
         pml[2 * at + 1] = sum;
     }
-}
-
-/* Keys [begin, end): tile i of 16 keys belongs to simdgroup i % 8. The next tile's K is on its way
- * during the softmax and V, the next V during the scores. k0, v0: the first tile when loaded. */
-KFN void attn_mma_keys(THREF(attn_mma_state) st, THREF(attn_tile) kt, THREF(attn_tile) vt,
-                       TPTR(const uint) q, DPTR(const ushort) k, DPTR(const ushort) v, uint row,
-                       uint first, uint end, uint lane)
-{
-    for (uint key = first; key < end; key += 128) {
-        frag_c s;
-        attn_mma_scores(kt, q, lane, s);
-        if (key + 128 < end) attn_tile_k(kt, k, row, key + 128, end, lane);
-        attn_mma_weights(st, s, end - key, lane);
-        attn_mma_values(st, vt, s);
-        if (key + 128 < end) attn_tile_v(vt, v, row, key + 128, end, lane);
-    }
-}
-
-KFN void attn_mma_clear(THREF(attn_mma_state) st)
-{
-    st.m = -1e30f;
-    st.l = 0.0f;
-    UNROLL for (uint i = 0; i < 16; i++)
+    UNROLL for (uint h = 0; h < 2; h++)
     {
-        UNROLL for (uint j = 0; j < 4; j++) st.o[i].v[j] = 0.0f;
+        float4 x;
+        x.x = st.o[0].v[h];
+        x.y = st.o[0].v[2 + h];
+        x.z = st.o[1].v[h];
+        x.w = st.o[1].v[2 + h];
+        if (2 * c + h < n_heads)
+            st16f(po + (ulong)((head + 2 * c + h) * n_blocks + part) * ATTN_DIM, 32 * sg + 4 * g,
+                  x);
     }
 }
 
-/* Decode: up to 8 query heads of a KV head against one block of its keys, each key read once and
- * straight into fragments. Grid x: n_kv_heads * n_blocks, y: tokens; 8 simdgroups, one head each to
- * prepare, then 16 keys each at a time. Threadgroup memory 26 KB. Bytes: 1,024 a key; operations:
- * 16 x 16 x 8 products, half of the score's rows carry the low bits of q. */
+/* Decode: up to 8 query heads of a KV head against one block of its keys, every key and value read
+ * once. Grid x: n_kv_heads * n_blocks, y: tokens; 8 simdgroups. Each prepares one head; in the last
+ * block two also prepare and append the new key and value, which the group takes from threadgroup
+ * memory (12 KB in all). Bytes: 1,024 a key; operations: 16 x 16 x 8 products, half of the score's
+ * rows carry the low bits of q. */
 KERNEL(attn_step_fused_mma, 256, KIN(0, uint, tok), KIN(1, float, y), KIN(2, float, rope),
        KIN(3, float, q_norm), KIN(4, float, k_norm), KOUT(5, ushort, k), KOUT(6, ushort, v),
        KOUT(7, float, po), KOUT(8, float, pml), KARG(9, attn_args, a))
 {
     KCTX;
     TG_ARRAY(uint, q, 16 * 32 * 4);
-    TG_ARRAY(float, buf, 8 * 8 * ATTN_MMA_OPITCH);
-    TG_ARRAY(float, ml, 8 * 8 * 2);
+    TG_ARRAY(uint, p, 8 * 32 * 2);
+    TG_ARRAY(float, top, 2 * 8 * 8);
+    TG_ARRAY(ushort, kn, ATTN_DIM);
+    TG_ARRAY(ushort, vn, ATTN_DIM);
     PDL_WAIT();
     PDL_LAUNCH();
     const attn_where w = attn_token(tok, gy);
     const uint n = w.pos + 1, kb = attn_block_keys(n, a.one);
     const uint part = gx % a.n_blocks, kv = gx / a.n_blocks;
-    const uint begin = part * kb, end = kmin(begin + kb, n), first = begin + 16 * sg;
+    const uint begin = part * kb, end = kmin(begin + kb, n);
     if (begin < n) {
         DPTR(const float) yt = y + (ulong)gy * a.y_pitch;
         DPTR(const float) rt = rope + gy * 64;
         DPTR(ushort) kh = k + (ulong)kv * a.n_rows * ATTN_DIM;
         DPTR(ushort) vh = v + (ulong)kv * a.n_rows * ATTN_DIM;
-        attn_tile kt, vt;
-        if (end < n) { /* the block has no new key */
-            attn_tile_k(kt, kh, w.row, first, end, lane);
-            attn_tile_v(vt, vh, w.row, first, end, lane);
-        }
+        attn_keys kt;
+        attn_values vt;
+        attn_load_keys(kt, kh, w.row, begin, kmin(end, w.pos), sg, lane);
+        attn_load_values(vt, vh, w.row, begin, kmin(end, w.pos), sg, lane);
         attn_f8 x = attn_unpack(attn_none().k);
         if (sg < a.group)
             x = attn_norm_rope<true>(
@@ -293,26 +289,22 @@ KERNEL(attn_step_fused_mma, 256, KIN(0, uint, tok), KIN(1, float, y), KIN(2, flo
         attn_mma_store_q(q, sg, x, lane);
         if (end == n) {
             DPTR(const float) yk = yt + (2 * a.n_heads + kv) * ATTN_DIM;
-            if (sg == 0)
-                attn_store_row<true>(
-                    kh, w.row + w.pos, lane,
-                    attn_pack(attn_norm_rope<true>(attn_load_f32<true>(yk, lane), k_norm, rt, a.eps,
-                                                   1.0f, lane)));
-            if (sg == 1)
-                attn_store_row<true>(
-                    vh, w.row + w.pos, lane,
-                    attn_pack(attn_load_f32<true>(yk + a.n_kv_heads * ATTN_DIM, lane)));
+            if (sg == 6) {
+                const uint4 kw = attn_pack(attn_norm_rope<true>(attn_load_f32<true>(yk, lane),
+                                                                k_norm, rt, a.eps, 1.0f, lane));
+                tg_st16h(kn, 8 * lane, kw);
+                attn_store_row<true>(kh, w.row + w.pos, lane, kw);
+            }
+            if (sg == 7) {
+                const uint4 vw = attn_pack(attn_load_f32<true>(yk + a.n_kv_heads * ATTN_DIM, lane));
+                tg_st16h(vn, 8 * lane, vw);
+                attn_store_row<true>(vh, w.row + w.pos, lane, vw);
+            }
         }
         TG_BARRIER();
-        if (end == n) {
-            attn_tile_k(kt, kh, w.row, first, end, lane);
-            attn_tile_v(vt, vh, w.row, first, end, lane);
-        }
-        attn_mma_state st;
-        attn_mma_clear(st);
-        attn_mma_keys(st, kt, vt, q, kh, vh, w.row, first, end, lane);
-        attn_mma_finish(st, kmin(8u, (end - begin + 15) / 16), sg, tid, lane, a.group,
-                        gy * a.n_heads + kv * a.group, part, a.n_blocks, buf, ml, po, pml);
+        if (end == n) attn_patch(kt, vt, w.pos - begin, kn, vn, sg, lane);
+        attn_mma_block(kt, vt, q, kh, vh, w.row, begin, end, top, p, a.group,
+                       gy * a.n_heads + kv * a.group, part, a.n_blocks, po, pml, sg, lane);
     }
 }
 KERNEL_END
@@ -323,31 +315,29 @@ KERNEL(attn_step_plain_mma, 256, KIN(0, uint, tok), KIN(1, float, qs), KIN(2, us
 {
     KCTX;
     TG_ARRAY(uint, q, 16 * 32 * 4);
-    TG_ARRAY(float, buf, 8 * 8 * ATTN_MMA_OPITCH);
-    TG_ARRAY(float, ml, 8 * 8 * 2);
+    TG_ARRAY(uint, p, 8 * 32 * 2);
+    TG_ARRAY(float, top, 2 * 8 * 8);
     PDL_WAIT();
     PDL_LAUNCH();
     const attn_where w = attn_token(tok, gy);
     const uint n = w.pos + 1, kb = attn_block_keys(n, a.one);
     const uint part = gx % a.n_blocks, kv = gx / a.n_blocks;
-    const uint begin = part * kb, end = kmin(begin + kb, n), first = begin + 16 * sg;
+    const uint begin = part * kb, end = kmin(begin + kb, n);
     if (begin < n) {
         DPTR(const ushort) kh = k + (ulong)kv * a.n_rows * ATTN_DIM;
         DPTR(const ushort) vh = v + (ulong)kv * a.n_rows * ATTN_DIM;
-        attn_tile kt, vt;
-        attn_tile_k(kt, kh, w.row, first, end, lane);
-        attn_tile_v(vt, vh, w.row, first, end, lane);
+        attn_keys kt;
+        attn_values vt;
+        attn_load_keys(kt, kh, w.row, begin, end, sg, lane);
+        attn_load_values(vt, vh, w.row, begin, end, sg, lane);
         attn_f8 x = attn_unpack(attn_none().k);
         if (sg < a.group)
             x = attn_load_f32<true>(qs + (ulong)(gy * a.n_heads + kv * a.group + sg) * ATTN_DIM,
                                     lane);
         attn_mma_store_q(q, sg, x, lane);
         TG_BARRIER();
-        attn_mma_state st;
-        attn_mma_clear(st);
-        attn_mma_keys(st, kt, vt, q, kh, vh, w.row, first, end, lane);
-        attn_mma_finish(st, kmin(8u, (end - begin + 15) / 16), sg, tid, lane, a.group,
-                        gy * a.n_heads + kv * a.group, part, a.n_blocks, buf, ml, po, pml);
+        attn_mma_block(kt, vt, q, kh, vh, w.row, begin, end, top, p, a.group,
+                       gy * a.n_heads + kv * a.group, part, a.n_blocks, po, pml, sg, lane);
     }
 }
 KERNEL_END

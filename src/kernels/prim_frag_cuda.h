@@ -72,6 +72,21 @@ KFN uint frag_high(uint a, uint b)
     return __byte_perm(a, b, 0x7632);
 }
 
+/* 8 bytes from element i on; i % 4 == 0. */
+typedef struct frag_w2 {
+    uint x, y;
+} frag_w2;
+
+KFN frag_w2 frag_ld8(DPTR(const ushort) p, uint i)
+{
+    const uint2 v = *(const uint2 *)(p + i);
+    frag_w2 w;
+    w.x = v.x;
+    w.y = v.y;
+    return w;
+}
+#define frag_tg_ld8 frag_ld8
+
 /* tg_ld16 that is not kept in registers over a loop. */
 KFN uint4 frag_read16(TPTR(const uint) p)
 {

@@ -121,6 +121,25 @@ KFN uint frag_high(uint a, uint b)
     return (a >> 16) | (b & 0xffff0000u);
 }
 
+typedef struct frag_w2 {
+    uint x, y;
+} frag_w2;
+
+KFN frag_w2 frag_ld8(DPTR(const ushort) p, uint i)
+{
+    frag_w2 w;
+    w.x = (uint)p[i] | ((uint)p[i + 1] << 16);
+    w.y = (uint)p[i + 2] | ((uint)p[i + 3] << 16);
+    return w;
+}
+KFN frag_w2 frag_tg_ld8(TPTR(const ushort) p, uint i)
+{
+    frag_w2 w;
+    w.x = (uint)p[i] | ((uint)p[i + 1] << 16);
+    w.y = (uint)p[i + 2] | ((uint)p[i + 3] << 16);
+    return w;
+}
+
 KFN uint4 frag_read16(TPTR(const uint) p)
 {
     return tg_ld16(p, 0);

@@ -93,16 +93,19 @@ static void set_args(problem *p)
     p->a.eps = s->rms_eps;
 }
 
-/* A decode batch: every token at the end of its own sequence, with gaps between sequences. */
-static void draw_step(check *c, problem *p, bool any_heads)
+/* A decode batch: every token at the end of its own sequence, with gaps between sequences. One in
+ * six is a single sequence of about `longest`. */
+static void draw_step(check *c, problem *p, bool any_heads, uint32_t longest)
 {
     static const uint32_t edges[] = {0, 1, 3, 4, 15, 16, 31, 32, 63, 64, 127};
     draw_heads(c, &p->shape, any_heads);
     set_args(p);
-    p->n_seqs = p->a.n_tokens = 1 + check_below(c, 3);
+    const bool is_long = longest > 300 && check_below(c, 6) == 0;
+    p->n_seqs = p->a.n_tokens = is_long ? 1 : 1 + check_below(c, 3);
     p->tok = check_host(c, p->n_seqs * sizeof *p->tok);
     for (uint32_t t = 0; t < p->n_seqs; t++) {
-        const uint32_t pos = check_below(c, 2) == 0 ? CHECK_PICK(c, edges) : check_below(c, 300);
+        uint32_t pos = check_below(c, 2) == 0 ? CHECK_PICK(c, edges) : check_below(c, 300);
+        if (is_long) pos = longest - check_below(c, 400);
         p->a.n_rows += check_below(c, 5);
         p->tok[t] = (tok_entry){7, pos, t, p->a.n_rows};
         p->a.n_rows += pos + 1;
@@ -130,7 +133,7 @@ static void same_cache(check *c, problem *p)
 static void step(check *c)
 {
     problem p = {0};
-    draw_step(c, &p, true);
+    draw_step(c, &p, true, 2300);
     gpu_context *g = check_context(c, &p.shape);
     g->off[GPU_SW_attn_mm] = true;
     g->off[GPU_SW_fuse_qkprep] = check_below(c, 2) == 0;
@@ -165,7 +168,7 @@ static void step(check *c)
 static void step_mma(check *c)
 {
     problem p = {0};
-    draw_step(c, &p, false);
+    draw_step(c, &p, false, check_on_emulator(c) ? 2300 : 30000);
     if (check_below(c, 3) == 0) { /* fewer heads than rows of a product */
         p.shape.n_heads = 3 * p.shape.n_kv_heads;
         set_args(&p);
@@ -194,7 +197,7 @@ static void step_mma(check *c)
 static void step_alone(check *c)
 {
     problem p = {0};
-    draw_step(c, &p, false);
+    draw_step(c, &p, false, check_on_emulator(c) ? 2300 : 30000);
     gpu_context *g = check_context(c, &p.shape);
     if (check_on_emulator(c)) g->native_mm = check_below(c, 2) == 0;
     check_shape(c, "heads %u/%u tokens %u length %u%s", p.a.n_heads, p.a.n_kv_heads, p.a.n_tokens,
