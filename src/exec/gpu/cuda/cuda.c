@@ -222,7 +222,9 @@ static calla_status kernel_details(cuda_device *d, cu_module m, uint32_t i, call
     cu_ptr p = 0;
     size_t bytes = 0, off = 0;
     snprintf(symbol, sizeof symbol, "%s_dyn_smem", kernel_table[i].name);
-    if (d->api.module_global(&p, &bytes, m, symbol) == 0 && bytes == sizeof k->dyn_smem) {
+    /* Elsewhere the native main loops are never launched, and the device may have less. */
+    if (d->native_mm && d->api.module_global(&p, &bytes, m, symbol) == 0 &&
+        bytes == sizeof k->dyn_smem) {
         CU(d, d->api.copy((cu_ptr)(uintptr_t)&k->dyn_smem, p, bytes, d->stream),
            "reading a kernel's shared memory size", err);
         CU(d, d->api.stream_sync(d->stream), "reading a kernel's shared memory size", err);
