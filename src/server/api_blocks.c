@@ -15,7 +15,7 @@ static void open_block(blocks *s, gen_job *job, const block_hooks *hooks, block_
     s->now.n_closing = 0;
     s->now.index = s->n++;
     strbuf_clear(&s->now.text);
-    random_id(s->now.id, prefixes[kind]);
+    random_id(s->now.id, kind == BLOCK_CALL && s->now.custom ? "ctc_" : prefixes[kind]);
     hooks->open(job, &s->now);
 }
 
@@ -52,6 +52,7 @@ void blocks_event(blocks *s, gen_job *job, const gen_choice *c, const gen_event 
         strbuf_clear(&s->now.name);
         (void)strbuf_append(&s->now.name, ev->text, ev->n);
         s->now.call_id = c->calls[ev->index].id;
+        s->now.custom = c->calls[ev->index].custom;
         open_block(s, job, hooks, BLOCK_CALL);
         break;
     case GEN_ARGS:

@@ -19,6 +19,7 @@ typedef struct block {
     strbuf name;            /* of the call's function */
     char id[RANDOM_ID_MAX]; /* of the item: rs_, msg_, fc_ */
     const char *call_id;
+    bool custom;         /* a call whose text is its input, not arguments */
     const char *closing; /* at close: what makes the arguments of a call that was cut off JSON */
     size_t n_closing;
     bool complete; /* at close: not cut off */

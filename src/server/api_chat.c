@@ -6,7 +6,7 @@
 #define AT(member) offsetof(chat_params, member)
 
 typedef struct chat_params {
-    const json_value *messages, *tools, *stream_options, *reasoning;
+    const json_value *messages, *tools, *stream_options, *reasoning, *functions, *modalities;
     api_bool parallel, logprobs;
     api_int n, top_logprobs;
 } chat_params;
@@ -16,6 +16,8 @@ static const api_field chat_fields[] = {
     {"tools", API_ARRAY, AT(tools), 0, 0},
     {"stream_options", API_OBJECT, AT(stream_options), 0, 0},
     {"reasoning", API_OBJECT, AT(reasoning), 0, 0},
+    {"functions", API_ARRAY, AT(functions), 0, 0},
+    {"modalities", API_ARRAY, AT(modalities), 0, 0},
     {"parallel_tool_calls", API_BOOL, AT(parallel), 0, 0},
     {"logprobs", API_BOOL, AT(logprobs), 0, 0},
     {"n", API_INT, AT(n), 1, API_CHOICES_MAX},
@@ -56,6 +58,19 @@ static bool read_reasoning(const chat_params *p, gen_sampling *s, const json_val
     return true;
 }
 
+/* What would be missed, were it passed over. */
+static bool refuse_unsupported(const chat_params *p, api_error *e)
+{
+    if (p->functions != NULL && p->functions->n_items != 0)
+        return api_bad(e, "functions", "\"tools\" have taken their place, and are supported");
+    size_t i = 0;
+    for (const json_value *m = p->modalities != NULL ? p->modalities->first : NULL; m != NULL;
+         m = m->next, i++)
+        if (!json_is(m, "text"))
+            return api_bad(e, path_of("modalities[%zu]", i).s, "this model writes text only");
+    return true;
+}
+
 static bool chat_parse(gen_job *job, api_error *e)
 {
     const json_value *root = job->body.root;
@@ -65,9 +80,10 @@ static bool chat_parse(gen_job *job, api_error *e)
     gen_sampling s;
     calla_chat_options options = {0};
     if (!api_read(root, "", chat_fields, sizeof chat_fields / sizeof *chat_fields, &p, e) ||
-        !gen_read_sampling(job, &s, e) || !gen_read_stops(job, "stop", e) ||
-        !gen_read_limit(job, "max_tokens", e) || !gen_read_limit(job, "max_completion_tokens", e) ||
-        !read_logprobs(job, &p, e) || !gen_read_stream_options(job, p.stream_options, e) ||
+        !refuse_unsupported(&p, e) || !gen_read_sampling(job, &s, e) ||
+        !gen_read_stops(job, "stop", e) || !gen_read_limit(job, "max_tokens", e) ||
+        !gen_read_limit(job, "max_completion_tokens", e) || !read_logprobs(job, &p, e) ||
+        !gen_read_stream_options(job, p.stream_options, e) ||
         !read_reasoning(&p, &s, &effort, &effort_path, e) ||
         !gen_read_thinking(job, &s, effort, effort_path, &options, e) ||
         !gen_set_tools(job, p.tools, e) ||
@@ -82,15 +98,27 @@ static bool chat_parse(gen_job *job, api_error *e)
 
 /* ---- Answer ---- */
 
+static const char *call_type(const gen_call *c)
+{
+    return c->custom ? "custom" : "function";
+}
+
+static const char *text_name(const gen_call *c)
+{
+    return c->custom ? "input" : "arguments";
+}
+
 static void put_calls(strbuf *b, const gen_choice *c)
 {
     (void)strbuf_puts(b, ",\"tool_calls\":[");
     for (size_t i = 0; i < c->answer.n_calls; i++) {
         const output_call *call = &c->answer.calls[i];
-        (void)strbuf_printf(b, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
-                            i != 0 ? "," : "", c->calls[i].id);
+        const char *type = call_type(&c->calls[i]);
+        (void)strbuf_printf(b,
+                            "%s{\"id\":\"%s\",\"type\":\"%s\",\"%s\":{\"name\":", i != 0 ? "," : "",
+                            c->calls[i].id, type, type);
         put_string(b, call->name, call->n_name);
-        (void)strbuf_puts(b, ",\"arguments\":");
+        (void)strbuf_printf(b, ",\"%s\":", text_name(&c->calls[i]));
         put_string(b, call->arguments.data, call->arguments.len);
         (void)strbuf_puts(b, "}}");
     }
@@ -172,15 +200,16 @@ static void chunk_end(gen_job *job, const char *finish)
 
 static void put_call_delta(gen_job *job, const gen_choice *c, const gen_event *ev)
 {
+    const gen_call *call = &c->calls[ev->index];
     strbuf *b = &job->line;
     (void)strbuf_printf(b, "\"tool_calls\":[{\"index\":%u,", ev->index);
     if (ev->kind == GEN_CALL) {
-        (void)strbuf_printf(b, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
-                            c->calls[ev->index].id);
+        (void)strbuf_printf(b, "\"id\":\"%s\",\"type\":\"%s\",\"%s\":{\"name\":", call->id,
+                            call_type(call), call_type(call));
         put_string(b, ev->text, ev->n);
-        (void)strbuf_puts(b, ",\"arguments\":\"\"}}]");
+        (void)strbuf_printf(b, ",\"%s\":\"\"}}]", text_name(call));
     } else {
-        (void)strbuf_puts(b, "\"function\":{\"arguments\":");
+        (void)strbuf_printf(b, "\"%s\":{\"%s\":", call_type(call), text_name(call));
         put_string(b, ev->text, ev->n);
         (void)strbuf_puts(b, "}}]");
     }

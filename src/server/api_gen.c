@@ -27,7 +27,15 @@ static void begin_choice(gen_choice *c)
     deliver(c, &ev);
 }
 
-static bool new_call(gen_choice *c, uint32_t index)
+static bool is_custom(const gen_request *in, const char *name, size_t n)
+{
+    const json_value *v = in->customs.node != NULL ? in->customs.node->first : NULL;
+    while (v != NULL && (v->n_text != n || memcmp(v->text, name, n) != 0))
+        v = v->next;
+    return v != NULL;
+}
+
+static bool new_call(gen_choice *c, uint32_t index, const char *name, size_t n)
 {
     if (index >= c->cap_calls) {
         const size_t cap = c->cap_calls == 0 ? 4 : c->cap_calls * 2;
@@ -37,26 +45,42 @@ static bool new_call(gen_choice *c, uint32_t index)
         c->cap_calls = cap;
     }
     random_id(c->calls[index].id, c->job->protocol->call_prefix);
+    c->calls[index].custom = is_custom(&c->job->in, name, n);
+    c->reader = (custom_reader){0};
     return true;
 }
 
-static void emit(gen_choice *c, const output_event *from)
+/* Of a call of a custom tool, in place of its arguments' JSON: the text. */
+static void take_input(gen_choice *c, output_event *ev)
+{
+    strbuf_clear(&c->input);
+    custom_read(&c->reader, ev->text, ev->n, &c->input);
+    if (c->input.failed) c->failed = c->ended = true;
+    ev->text = c->input.data;
+    ev->n = c->input.len;
+}
+
+static void emit(gen_choice *c, const output_event *out)
 {
     static const gen_kind kinds[] = {GEN_REASONING, GEN_CONTENT, GEN_CALL, GEN_ARGS, GEN_CALL_END};
-    const gen_event ev = {.kind = kinds[from->kind],
-                          .text = from->text,
-                          .n = from->n,
-                          .index = from->index,
-                          .complete = from->complete};
-    if (from->kind == OUTPUT_CALL_BEGIN && !new_call(c, from->index)) {
+    output_event from = *out;
+    const bool in_call = from.kind == OUTPUT_CALL_ARGS || from.kind == OUTPUT_CALL_END;
+    if (from.kind == OUTPUT_CALL_BEGIN && !new_call(c, from.index, from.text, from.n)) {
         c->failed = c->ended = true;
         return;
     }
-    /* The arguments of a call that was cut off stay unfinished: nobody shall take them for whole.
-     */
-    output_event kept = *from;
-    if (kept.kind == OUTPUT_CALL_END) kept.n = 0;
-    output_result_event(&c->answer, &kept);
+    if (in_call && c->calls[from.index].custom) {
+        take_input(c, &from);
+        if (from.kind == OUTPUT_CALL_ARGS && from.n == 0) return;
+    }
+    const gen_event ev = {.kind = kinds[from.kind],
+                          .text = from.text,
+                          .n = from.n,
+                          .index = from.index,
+                          .complete = from.complete};
+    /* Arguments that were cut off stay unfinished: nobody shall take them for whole. */
+    if (from.kind == OUTPUT_CALL_END) from.n = 0;
+    output_result_event(&c->answer, &from);
     if (c->answer.failed) c->failed = c->ended = true;
     deliver(c, &ev);
 }
@@ -260,8 +284,10 @@ static void remember(gen_choice *c)
     for (size_t i = 0; i < a->n_calls && !t.failed; i++) {
         json_value *args = NULL;
         tree_list call = tree_begin(&t, JSON_OBJECT);
-        if (tree_parse(&t, a->calls[i].arguments.data, a->calls[i].arguments.len, NULL, &args,
-                       NULL) != CALLA_OK)
+        const strbuf *text = &a->calls[i].arguments;
+        if (c->calls[i].custom)
+            args = custom_arguments(&t, text->data, text->len);
+        else if (tree_parse(&t, text->data, text->len, NULL, &args, NULL) != CALLA_OK)
             t.failed = true;
         tree_set(&t, &call, "name", tree_string(&t, a->calls[i].name, a->calls[i].n_name));
         tree_set(&t, &call, "arguments", args);

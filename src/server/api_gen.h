@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "server/api.h"
+#include "server/api_custom.h"
 #include "server/api_prompt.h"
 #include "server/api_random.h"
 #include "text/constraint.h"
@@ -36,6 +37,7 @@ struct api_ctx {
     char model[128];
     char fingerprint[32];
     int64_t created; /* seconds since 1970 */
+    char created_at[32];
     uint32_t n_ctx;
     calla_engine_info info;
 };
@@ -67,6 +69,7 @@ typedef struct gen_request {
     uint32_t thinking_budget;
     const json_value *tools;    /* NULL: none, tags of calls are content */
     bool must_call;             /* tool_choice required, or named */
+    tree_list customs;          /* names of the tools whose input is free text (api_custom.h) */
     const json_value *callable; /* the tools that may be called; NULL: all of them */
     bool serial;                /* parallel_tool_calls false: at most one call */
     gen_form form;              /* of the content */
@@ -118,6 +121,7 @@ typedef struct gen_logprob {
 
 typedef struct gen_call {
     char id[RANDOM_ID_MAX];
+    bool custom; /* its arguments are the text itself */
 } gen_call;
 
 typedef struct gen_choice {
@@ -131,7 +135,9 @@ typedef struct gen_choice {
     bool begun, ended, done, failed;
     const gen_stop *stop;
     id_list ids;
-    size_t n_first_call; /* ids when the first call was complete; 0: none yet */
+    custom_reader reader; /* of the present call, when it is custom */
+    strbuf input;         /* scratch */
+    size_t n_first_call;  /* ids when the first call was complete; 0: none yet */
     output_result answer;
     gen_call *calls; /* [answer.n_calls] */
     size_t cap_calls;
@@ -234,6 +240,8 @@ bool gen_read_limit(gen_job *job, const char *name, api_error *e);
  * given). Fills options and in. */
 bool gen_read_thinking(gen_job *job, const gen_sampling *s, const json_value *effort,
                        const char *effort_path, calla_chat_options *options, api_error *e);
+/* A custom tool as the function that the model sees; its calls are told as text. NULL: a fault. */
+json_value *gen_custom_tool(gen_job *job, const json_value *custom, const char *path, api_error *e);
 /* tools in the form of chat completions; checked and set. An empty list is none. */
 bool gen_set_tools(gen_job *job, const json_value *tools, api_error *e);
 /* "auto", "none", "required", or an object: a name, or {"type": "allowed_tools"} (chat completions,

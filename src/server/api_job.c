@@ -37,7 +37,11 @@ calla_status api_create(api_ctx **out, const api_options *options, calla_error *
     calla_engine_get_info(options->engine, &ctx->info);
     scheduler_stats(options->scheduler, &stats);
     ctx->n_ctx = stats.n_ctx;
-    ctx->created = (int64_t)time(NULL);
+    const time_t now = time(NULL);
+    struct tm utc;
+    ctx->created = (int64_t)now;
+    if (gmtime_r(&now, &utc) != NULL)
+        (void)strftime(ctx->created_at, sizeof ctx->created_at, "%Y-%m-%dT%H:%M:%SZ", &utc);
     name_model(ctx, options->model_name);
     (void)snprintf(ctx->fingerprint, sizeof ctx->fingerprint, "calla_%s", CALLA_VERSION);
     const uint64_t bytes = options->replay_bytes != 0 ? options->replay_bytes : REPLAY_BYTES;
@@ -129,6 +133,7 @@ static void choice_deinit(gen_choice *c)
     output_parser_destroy(c->parser);
     output_result_deinit(&c->answer);
     strbuf_deinit(&c->held);
+    strbuf_deinit(&c->input);
     mem_free(c->ids.data);
     mem_free(c->calls);
     mem_free(c->logprobs);

@@ -232,27 +232,94 @@ static bool convert_messages(gen_job *job, json_value **out, api_error *e)
 
 /* ---- Request: the rest ---- */
 
+/* Tools of which Anthropic's models know the schema, and which the client runs. */
+static const struct {
+    const char *type; /* up to the date */
+    const char *about, *schema;
+} known_tools[] = {
+    {"bash_", "Runs a command in a shell that stays open between calls.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"description\":\"The "
+     "command\"},\"restart\":{\"type\":\"boolean\",\"description\":\"true: starts the shell anew "
+     "instead\"}}}"},
+    {"text_editor_", "Views, creates and edits text files.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
+     "\"create\","
+     "\"str_replace\",\"insert\"]},\"path\":{\"type\":\"string\",\"description\":\"Of the file, or "
+     "of a "
+     "folder to view\"},\"file_text\":{\"type\":\"string\",\"description\":\"create: the whole "
+     "text\"},"
+     "\"old_str\":{\"type\":\"string\",\"description\":\"str_replace: a text that occurs once\"},"
+     "\"new_str\":{\"type\":\"string\",\"description\":\"str_replace: what takes its place\"},"
+     "\"insert_line\":{\"type\":\"integer\",\"description\":\"insert: the line to insert behind, 0 "
+     "for "
+     "the beginning\"},\"insert_text\":{\"type\":\"string\",\"description\":\"insert: the text\"},"
+     "\"view_range\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"description\":\"view: "
+     "first "
+     "and last line; -1: the end\"}},\"required\":[\"command\",\"path\"]}"},
+    {"memory_", "Keeps notes in files under /memories, which later conversations can read.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
+     "\"create\","
+     "\"str_replace\",\"insert\",\"delete\",\"rename\"]},\"path\":{\"type\":\"string\"},\"file_"
+     "text\":{"
+     "\"type\":\"string\",\"description\":\"create: the whole "
+     "text\"},\"old_str\":{\"type\":\"string\","
+     "\"description\":\"str_replace: a text that occurs once\"},\"new_str\":{\"type\":\"string\","
+     "\"description\":\"str_replace: what takes its "
+     "place\"},\"insert_line\":{\"type\":\"integer\"},"
+     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
+     "\"integer\"}},\"old_path\":{\"type\":\"string\",\"description\":\"rename\"},\"new_path\":{"
+     "\"type\":"
+     "\"string\",\"description\":\"rename\"}},\"required\":[\"command\"]}"},
+};
+
+/* Description and schema of a tool. False on a fault. */
+static bool tool_schema(gen_job *job, const json_value *tool, const char *path, json_value **about,
+                        json_value **schema, api_error *e)
+{
+    tree *t = &job->nodes;
+    const json_value *type = json_get(tool, "type");
+    const api_path at = path_of("%s.type", path);
+    if (type != NULL && type->type != JSON_STRING && type->type != JSON_NULL)
+        return api_bad(e, at.s, "expected a string, found %s", json_type_name(type));
+    if (type == NULL || type->type == JSON_NULL || json_is(type, "custom")) {
+        const json_value *own = json_get(tool, "input_schema");
+        if (own == NULL || own->type != JSON_OBJECT)
+            return api_bad(e, path_of("%s.input_schema", path).s, "expected an object, found %s",
+                           json_type_name(own));
+        *schema = tree_copy(t, own);
+        *about = tree_copy(t, json_get(tool, "description"));
+        return true;
+    }
+    for (size_t i = 0; i < sizeof known_tools / sizeof *known_tools; i++) {
+        const char *s = known_tools[i].schema;
+        const size_t n = strlen(known_tools[i].type);
+        if (strncmp(type->text, known_tools[i].type, n) != 0 ||
+            strspn(type->text + n, "0123456789") != 8 || type->n_text != n + 8)
+            continue;
+        *about = tree_literal(t, known_tools[i].about);
+        return tree_parse(t, s, strlen(s), NULL, schema, NULL) == CALLA_OK || api_no_memory(e);
+    }
+    return api_bad(e, at.s,
+                   "\"%.60s\" is not supported; custom, bash, text_editor and memory are, which "
+                   "the client runs",
+                   type->text);
+}
+
 static bool convert_tool(gen_job *job, const json_value *tool, size_t i, tree_list *out,
                          api_error *e)
 {
     tree *t = &job->nodes;
     const api_path at = path_of("tools[%zu]", i);
+    json_value *about = NULL, *schema = NULL;
     if (tool->type != JSON_OBJECT)
         return api_bad(e, at.s, "expected an object, found %s", json_type_name(tool));
-    const json_value *type = json_get(tool, "type");
-    if (type != NULL && type->type != JSON_NULL && !json_is(type, "custom"))
-        return api_bad(e, path_of("%s.type", at.s).s,
-                       "only tools that the client runs (\"custom\") are known here");
-    if (!normalize_name(json_get(tool, "name"), path_of("%s.name", at.s).s, e)) return false;
-    const json_value *schema = json_get(tool, "input_schema");
-    if (schema == NULL || schema->type != JSON_OBJECT)
-        return api_bad(e, path_of("%s.input_schema", at.s).s, "expected an object, found %s",
-                       json_type_name(schema));
+    if (!tool_schema(job, tool, at.s, &about, &schema, e) ||
+        !normalize_name(json_get(tool, "name"), path_of("%s.name", at.s).s, e))
+        return false;
     tree_list f = tree_begin(t, JSON_OBJECT), outer = tree_begin(t, JSON_OBJECT);
     tree_set(t, &f, "name", tree_copy(t, json_get(tool, "name")));
-    if (json_get(tool, "description") != NULL)
-        tree_set(t, &f, "description", tree_copy(t, json_get(tool, "description")));
-    tree_set(t, &f, "parameters", tree_copy(t, schema));
+    if (about != NULL) tree_set(t, &f, "description", about);
+    tree_set(t, &f, "parameters", schema);
     if (json_get(tool, "strict") != NULL)
         tree_set(t, &f, "strict", tree_copy(t, json_get(tool, "strict")));
     tree_set(t, &outer, "type", tree_literal(t, "function"));
@@ -311,9 +378,11 @@ static bool read_thinking(gen_job *job, gen_sampling *s, calla_chat_options *opt
         const json_value *type = json_get(t, "type");
         if (t->type != JSON_OBJECT)
             return api_bad(e, "thinking", "expected an object, found %s", json_type_name(t));
-        on = json_is(type, "enabled") || json_is(type, "adaptive");
+        on =
+            json_is(type, "enabled") || json_is(type, "adaptive") || json_is(type, "between_tools");
         if (!on && !json_is(type, "disabled"))
-            return api_bad(e, "thinking.type", "expected enabled, disabled or adaptive");
+            return api_bad(e, "thinking.type",
+                           "expected enabled, disabled, adaptive or between_tools");
         if (!api_read(t, "thinking", &field, 1, &budget, e)) return false;
     }
     if (output != NULL && output->type != JSON_OBJECT && output->type != JSON_NULL)

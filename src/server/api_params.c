@@ -195,8 +195,47 @@ bool gen_read_thinking(gen_job *job, const gen_sampling *s, const json_value *ef
 
 /* ---- Tools ---- */
 
+json_value *gen_custom_tool(gen_job *job, const json_value *custom, const char *path, api_error *e)
+{
+    tree *t = &job->nodes;
+    json_value *f = custom_function(t, custom, path, e);
+    if (f == NULL) return NULL;
+    if (job->in.customs.node == NULL) job->in.customs = tree_begin(t, JSON_ARRAY);
+    tree_append(t, &job->in.customs, tree_copy(t, json_get(custom, "name")));
+    if (!t->failed) return f;
+    (void)api_no_memory(e);
+    return NULL;
+}
+
+/* {"type": "custom", "custom": {...}} among them become functions. */
+static bool convert_customs(gen_job *job, const json_value **tools, api_error *e)
+{
+    tree *t = &job->nodes;
+    tree_list out = tree_begin(t, JSON_ARRAY);
+    size_t i = 0;
+    bool any = false;
+    for (const json_value *v = (*tools)->first; v != NULL; v = v->next, i++) {
+        json_value *tool = NULL;
+        if (json_is(json_get(v, "type"), "custom")) {
+            any = true;
+            tool =
+                gen_custom_tool(job, json_get(v, "custom"), path_of("tools[%zu].custom", i).s, e);
+            if (tool == NULL) return false;
+        } else {
+            tool = tree_copy(t, v);
+        }
+        tree_append(t, &out, tool);
+    }
+    if (t->failed) return api_no_memory(e);
+    if (any) *tools = out.node;
+    return true;
+}
+
 bool gen_set_tools(gen_job *job, const json_value *tools, api_error *e)
 {
+    if (tools != NULL && tools->type == JSON_ARRAY && !job->protocol->flat_tools &&
+        !convert_customs(job, &tools, e))
+        return false;
     const tool_places places = {.flat = job->protocol->flat_tools, .origin = job->tool_origin.data};
     if (!normalize_tools(tools, &places, e)) return false;
     job->in.tools = tools != NULL && tools->n_items != 0 ? tools : NULL;

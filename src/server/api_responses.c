@@ -8,6 +8,7 @@ typedef struct resp_wire {
     strbuf output; /* the items that are closed, as JSON */
     unsigned sequence;
     const json_value *instructions, *metadata;
+    tree_list spaces; /* {"name", "namespace"} of the tools that are in one */
     bool has_limit;
 } resp_wire;
 
@@ -101,12 +102,20 @@ static bool convert_message(converter *z, const json_value *item, const char *pa
 
 static bool convert_call(converter *z, const json_value *item, const char *path)
 {
-    const json_value *id = json_get(item, "call_id"), *args = json_get(item, "arguments");
+    const json_value *id = json_get(item, "call_id");
+    const bool custom = json_is(json_get(item, "type"), "custom_tool_call");
+    const json_value *args = json_get(item, custom ? "input" : "arguments");
+    const char *text;
+    size_t n;
     if (id == NULL || id->type != JSON_STRING)
         return api_bad(z->e, path_of("%s.call_id", path).s, "expected a string, found %s",
                        json_type_name(id));
     if (!normalize_name(json_get(item, "name"), path_of("%s.name", path).s, z->e)) return false;
-    json_value *parsed = arguments_read(z->t, args, path_of("%s.arguments", path).s, z->e);
+    json_value *parsed = NULL;
+    if (!custom)
+        parsed = arguments_read(z->t, args, path_of("%s.arguments", path).s, z->e);
+    else if (api_text(args, path_of("%s.input", path).s, &text, &n, z->e))
+        parsed = custom_arguments(z->t, text, n);
     if (parsed == NULL) return false;
     tree_list call = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &call, "id", tree_copy(z->t, id));
@@ -144,16 +153,23 @@ static bool convert_item(converter *z, const json_value *item)
     if (item->type != JSON_OBJECT)
         return api_bad(z->e, path.s, "expected an object, found %s", json_type_name(item));
     if (type == NULL || json_is(type, "message")) return convert_message(z, item, path.s);
-    if (json_is(type, "function_call")) return convert_call(z, item, path.s);
-    if (json_is(type, "function_call_output")) return convert_output(z, item, path.s);
+    if (json_is(type, "function_call") || json_is(type, "custom_tool_call"))
+        return convert_call(z, item, path.s);
+    if (json_is(type, "function_call_output") || json_is(type, "custom_tool_call_output"))
+        return convert_output(z, item, path.s);
     if (json_is(type, "reasoning")) {
         const json_value *content = json_get(item, "content");
         if (z->text.len != 0 || z->calls.node != NULL) close_assistant(z);
         open_assistant(z);
         return append_parts(z, &z->reasoning, content, path_of("%s.content", path.s).s);
     }
+    if (json_is(type, "item_reference"))
+        return api_bad(z->e, path_of("%s.type", path.s).s,
+                       "this server keeps no items; send the item itself (\"store\": false makes "
+                       "clients do so)");
     return api_bad(z->e, path_of("%s.type", path.s).s,
-                   "expected message, reasoning, function_call or function_call_output%s%.40s",
+                   "expected message, reasoning, function_call, function_call_output, "
+                   "custom_tool_call or custom_tool_call_output%s%.40s",
                    type->type == JSON_STRING ? ", found " : "",
                    type->type == JSON_STRING ? type->text : "");
 }
@@ -200,41 +216,105 @@ static bool convert_input(gen_job *job, json_value **out, api_error *e)
 
 /* ---- Request: the rest ---- */
 
-/* {"type": "function", "name", ...} as chat completions have it. Tools that OpenAI's servers run
- * (web_search and the like) are offers that nobody takes here. */
-static bool read_tools(gen_job *job, const json_value *tools, api_error *e)
+/* {"type": "function", "name", ...} as chat completions have it. NULL: a fault. */
+static json_value *function_of(gen_job *job, const json_value *tool, const char *path, api_error *e)
 {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
     tree *t = &job->nodes;
-    size_t i = 0;
-    if (tools == NULL) return true;
-    tree_list out = tree_begin(t, JSON_ARRAY);
-    for (const json_value *tool = tools->first; tool != NULL; tool = tool->next, i++) {
-        const json_value *type = json_get(tool, "type");
-        const api_path at = path_of("tools[%zu]", i);
-        if (tool->type != JSON_OBJECT)
-            return api_bad(e, at.s, "expected an object, found %s", json_type_name(tool));
-        if (type == NULL || type->type != JSON_STRING)
-            return api_bad(e, path_of("%s.type", at.s).s, "expected a string, found %s",
-                           json_type_name(type));
-        if (!json_is(type, "function")) continue;
-        tree_list f = tree_begin(t, JSON_OBJECT), outer = tree_begin(t, JSON_OBJECT);
-        for (size_t k = 0; k < sizeof members / sizeof *members; k++) {
-            const json_value *v = json_get(tool, members[k]);
-            if (v != NULL && v->type != JSON_NULL) tree_set(t, &f, members[k], tree_copy(t, v));
-        }
-        if (!normalize_name(json_get(tool, "name"), path_of("%s.name", at.s).s, e)) return false;
-        tree_set(t, &outer, "type", tree_literal(t, "function"));
-        tree_set(t, &outer, "function", f.node);
-        tree_append(t, &out, outer.node);
-        if (!id_list_push(&job->tool_origin, (int32_t)i)) t->failed = true;
+    tree_list f = tree_begin(t, JSON_OBJECT), outer = tree_begin(t, JSON_OBJECT);
+    if (!normalize_name(json_get(tool, "name"), path_of("%s.name", path).s, e)) return NULL;
+    for (size_t k = 0; k < sizeof members / sizeof *members; k++) {
+        const json_value *v = json_get(tool, members[k]);
+        if (v != NULL && v->type != JSON_NULL) tree_set(t, &f, members[k], tree_copy(t, v));
     }
-    if (t->failed) return api_no_memory(e);
-    return gen_set_tools(job, out.node, e);
+    tree_set(t, &outer, "type", tree_literal(t, "function"));
+    tree_set(t, &outer, "function", f.node);
+    if (t->failed) (void)api_no_memory(e);
+    return t->failed ? NULL : outer.node;
+}
+
+/* Tools that OpenAI's servers run are offers that nobody takes here. */
+static bool is_hosted(const json_value *type)
+{
+    static const char *const names[] = {
+        "file_search", "code_interpreter",          "image_generation",
+        "mcp",         "programmatic_tool_calling", "tool_search"};
+    static const char search[] = "web_search";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_is(type, names[i])) return true;
+    return strncmp(type->text, search, sizeof search - 1) == 0;
+}
+
+typedef struct tool_reader {
+    gen_job *job;
+    tree_list out;
+    size_t i; /* in the client's list */
+    api_error *e;
+} tool_reader;
+
+static bool put_tool(tool_reader *z, json_value *tool)
+{
+    tree *t = &z->job->nodes;
+    if (tool == NULL) return false;
+    tree_append(t, &z->out, tool);
+    if (!id_list_push(&z->job->tool_origin, (int32_t)z->i)) t->failed = true;
+    return !t->failed || api_no_memory(z->e);
+}
+
+/* The tools of a namespace are functions like others; their calls say where they are from. */
+static bool read_namespace(tool_reader *z, const json_value *space, const char *path);
+
+static bool read_tool(tool_reader *z, const json_value *tool, const char *path, bool nested)
+{
+    const json_value *type = json_get(tool, "type");
+    if (tool->type != JSON_OBJECT)
+        return api_bad(z->e, path, "expected an object, found %s", json_type_name(tool));
+    if (type == NULL || type->type != JSON_STRING)
+        return api_bad(z->e, path_of("%s.type", path).s, "expected a string, found %s",
+                       json_type_name(type));
+    if (json_is(type, "function")) return put_tool(z, function_of(z->job, tool, path, z->e));
+    if (json_is(type, "custom")) return put_tool(z, gen_custom_tool(z->job, tool, path, z->e));
+    if (json_is(type, "namespace") && !nested) return read_namespace(z, tool, path);
+    if (is_hosted(type)) return true;
+    return api_bad(z->e, path_of("%s.type", path).s,
+                   "\"%.40s\" is not supported; function, custom and namespace are", type->text);
+}
+
+static bool read_namespace(tool_reader *z, const json_value *space, const char *path)
+{
+    const json_value *name = json_get(space, "name"), *tools = json_get(space, "tools");
+    resp_wire *w = z->job->wire;
+    tree *t = &z->job->nodes;
+    size_t i = 0;
+    if (!normalize_name(name, path_of("%s.name", path).s, z->e)) return false;
+    if (tools == NULL || tools->type != JSON_ARRAY)
+        return api_bad(z->e, path_of("%s.tools", path).s, "expected an array, found %s",
+                       json_type_name(tools));
+    if (w->spaces.node == NULL) w->spaces = tree_begin(t, JSON_ARRAY);
+    for (const json_value *tool = tools->first; tool != NULL; tool = tool->next, i++) {
+        if (!read_tool(z, tool, path_of("%s.tools[%zu]", path, i).s, true)) return false;
+        if (json_get(tool, "name") == NULL) continue; /* a hosted one */
+        tree_list of = tree_begin(t, JSON_OBJECT);
+        tree_set(t, &of, "name", tree_copy(t, json_get(tool, "name")));
+        tree_set(t, &of, "namespace", tree_copy(t, name));
+        tree_append(t, &w->spaces, of.node);
+    }
+    return !t->failed || api_no_memory(z->e);
+}
+
+static bool read_tools(gen_job *job, const json_value *tools, api_error *e)
+{
+    tool_reader z = {.job = job, .e = e};
+    if (tools == NULL) return true;
+    z.out = tree_begin(&job->nodes, JSON_ARRAY);
+    for (const json_value *tool = tools->first; tool != NULL; tool = tool->next, z.i++)
+        if (!read_tool(&z, tool, path_of("tools[%zu]", z.i).s, false)) return false;
+    if (job->nodes.failed) return api_no_memory(e);
+    return gen_set_tools(job, z.out.node, e);
 }
 
 typedef struct resp_params {
-    const json_value *tools, *text, *reasoning, *previous, *instructions, *metadata;
+    const json_value *tools, *text, *reasoning, *previous, *instructions, *metadata, *prompt;
     api_bool parallel, background;
 } resp_params;
 
@@ -247,6 +327,7 @@ static const api_field resp_fields[] = {
     {"previous_response_id", API_STRING, AT(previous), 0, 0},
     {"instructions", API_STRING, AT(instructions), 0, 0},
     {"metadata", API_OBJECT, AT(metadata), 0, 0},
+    {"prompt", API_OBJECT, AT(prompt), 0, 0},
     {"parallel_tool_calls", API_BOOL, AT(parallel), 0, 0},
     {"background", API_BOOL, AT(background), 0, 0},
 };
@@ -267,6 +348,8 @@ static bool responses_parse(gen_job *job, api_error *e)
     if (json_get(root, "conversation") != NULL && json_get(root, "conversation")->type != JSON_NULL)
         return api_bad(e, "conversation",
                        "this server keeps no conversations; send the whole of it as input");
+    if (p.prompt != NULL)
+        return api_bad(e, "prompt", "this server keeps no prompts; send input and instructions");
     if (p.background.value) return api_bad(e, "background", "it is not supported");
     w->instructions = p.instructions;
     w->metadata = p.metadata;
@@ -298,7 +381,8 @@ static void put_resp_usage(strbuf *b, const gen_job *job)
     const sched_result *r = &job->choices[0].result;
     const uint32_t n = gen_n_prompt(job);
     (void)strbuf_printf(b,
-                        "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},"
+                        "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
+                        "\"cache_write_tokens\":0},"
                         "\"output_tokens\":%u,\"output_tokens_details\":{\"reasoning_tokens\":%u},"
                         "\"total_tokens\":%u}",
                         n, r->n_cached, r->n_generated, r->n_thinking, n + r->n_generated);
@@ -391,17 +475,30 @@ static void put_part(strbuf *b, const block *k)
     (void)strbuf_putc(b, '}');
 }
 
-static void put_item(strbuf *b, const block *k, const char *status)
+static void put_call_item(strbuf *b, const resp_wire *w, const block *k)
+{
+    (void)strbuf_printf(b, "\"type\":\"%s\",\"call_id\":\"%s\",\"name\":",
+                        k->custom ? "custom_tool_call" : "function_call", k->call_id);
+    put_string(b, k->name.data, k->name.len);
+    const json_value *of = w->spaces.node != NULL ? w->spaces.node->first : NULL;
+    while (of != NULL && !json_is(json_get(of, "name"), k->name.data))
+        of = of->next;
+    if (of != NULL) {
+        const json_value *space = json_get(of, "namespace");
+        (void)strbuf_puts(b, ",\"namespace\":");
+        put_string(b, space->text, space->n_text);
+    }
+    (void)strbuf_puts(b, k->custom ? ",\"input\":" : ",\"arguments\":");
+    put_string(b, k->text.data, k->text.len);
+    (void)strbuf_putc(b, '}');
+}
+
+static void put_item(strbuf *b, const resp_wire *w, const block *k, const char *status)
 {
     const bool closed = strcmp(status, "in_progress") != 0;
     (void)strbuf_printf(b, "{\"id\":\"%s\",\"status\":\"%s\",", k->id, status);
     if (k->kind == BLOCK_CALL) {
-        (void)strbuf_printf(b,
-                            "\"type\":\"function_call\",\"call_id\":\"%s\",\"name\":", k->call_id);
-        put_string(b, k->name.data, k->name.len);
-        (void)strbuf_puts(b, ",\"arguments\":");
-        put_string(b, k->text.data, k->text.len);
-        (void)strbuf_putc(b, '}');
+        put_call_item(b, w, k);
         return;
     }
     (void)strbuf_puts(b, k->kind == BLOCK_TEXT
@@ -438,7 +535,7 @@ static void send_item(gen_job *job, const char *type, const block *k, const char
 {
     begin_event(job, type);
     (void)strbuf_printf(&job->line, ",\"output_index\":%u,\"item\":", k->index);
-    put_item(&job->line, k, status);
+    put_item(&job->line, job->wire, k, status);
     send_event(job, type);
 }
 
@@ -464,17 +561,20 @@ static void send_text(gen_job *job, const block *k, bool done, const char *s, si
         {"response.reasoning_text.delta", "response.reasoning_text.done"},
         {"response.output_text.delta", "response.output_text.done"},
         {"response.function_call_arguments.delta", "response.function_call_arguments.done"},
+        {"response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"},
     };
-    const char *type = types[k->kind][done];
+    const bool custom = k->kind == BLOCK_CALL && k->custom;
+    const char *type = types[custom ? BLOCK_CALL + 1 : k->kind][done];
     begin_event(job, type);
     put_place(job, k);
-    if (k->kind == BLOCK_CALL && done) {
+    if (k->kind == BLOCK_CALL && done && !custom) {
         (void)strbuf_puts(&job->line, ",\"name\":");
         put_string(&job->line, k->name.data, k->name.len);
     }
     if (k->kind == BLOCK_TEXT) (void)strbuf_puts(&job->line, ",\"logprobs\":[]");
     (void)strbuf_printf(&job->line, ",\"%s\":",
                         !done                   ? "delta"
+                        : custom                ? "input"
                         : k->kind == BLOCK_CALL ? "arguments"
                                                 : "text");
     put_string(&job->line, s, n);
@@ -497,7 +597,7 @@ static void on_close(gen_job *job, const block *k)
     resp_wire *w = job->wire;
     const char *status = k->complete ? "completed" : "incomplete";
     if (k->index != 0) (void)strbuf_putc(&w->output, ',');
-    put_item(&w->output, k, status);
+    put_item(&w->output, w, k, status);
     send_text(job, k, true, k->text.data, k->text.len);
     if (k->kind != BLOCK_CALL) send_part(job, "response.content_part.done", k);
     send_item(job, "response.output_item.done", k, status);

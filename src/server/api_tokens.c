@@ -137,9 +137,12 @@ static void put_model_object(strbuf *b, const api_ctx *ctx, const char *id)
     put_text(b, id);
     (void)strbuf_printf(b,
                         ",\"object\":\"model\",\"type\":\"model\",\"created\":%lld,"
-                        "\"owned_by\":\"calla\",\"context_length\":%u,\"max_model_len\":%u,"
-                        "\"display_name\":",
+                        "\"owned_by\":\"calla\",\"context_length\":%u,\"max_model_len\":%u",
                         (long long)ctx->created, ctx->n_ctx, ctx->n_ctx);
+    /* Anthropic's */
+    (void)strbuf_printf(b, ",\"created_at\":\"%s\",\"lifecycle\":\"active\"", ctx->created_at);
+    (void)strbuf_printf(
+        b, ",\"max_input_tokens\":%u,\"max_tokens\":%u,\"display_name\":", ctx->n_ctx, ctx->n_ctx);
     put_text(b, id);
     (void)strbuf_printf(b, ",\"max_context_length\":%u}", ctx->info.max_context);
 }

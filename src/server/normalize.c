@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "server/api_custom.h"
 #include "text/pystr.h"
 
 typedef struct normalizer {
@@ -90,6 +91,17 @@ bool normalize_name(const json_value *name, const char *path, api_error *e)
     return true;
 }
 
+/* The arguments of a call; a custom one has a text. */
+static json_value *call_arguments(normalizer *z, const json_value *f, bool custom, const char *path)
+{
+    const json_value *v = json_get(f, custom ? "input" : "arguments");
+    const api_path at = path_of("%s.%s", path, custom ? "input" : "arguments");
+    const char *text;
+    size_t n;
+    if (!custom) return arguments_read(z->t, v, at.s, z->e);
+    return api_text(v, at.s, &text, &n, z->e) ? custom_arguments(z->t, text, n) : NULL;
+}
+
 /* {"name", "arguments", "id"} from one call of the request. */
 static json_value *call_node(normalizer *z, const json_value *call, const char *path)
 {
@@ -97,23 +109,23 @@ static json_value *call_node(normalizer *z, const json_value *call, const char *
         (void)api_bad(z->e, path, "expected a tool call, found %s", json_type_name(call));
         return NULL;
     }
-    const json_value *type = json_get(call, "type");
-    if (type != NULL && type->type != JSON_NULL && !json_is(type, "function")) {
-        (void)api_bad(z->e, path_of("%s.type", path).s, "expected \"function\"");
+    const json_value *type = json_get(call, "type"), *id = json_get(call, "id");
+    const bool custom = json_is(type, "custom");
+    if (type != NULL && type->type != JSON_NULL && !json_is(type, "function") && !custom) {
+        (void)api_bad(z->e, path_of("%s.type", path).s, "expected function or custom");
         return NULL;
     }
-    const json_value *inner = json_get(call, "function");
+    const json_value *inner = json_get(call, custom ? "custom" : "function");
     const json_value *f = inner != NULL ? inner : call;
-    const char *in = inner != NULL ? ".function" : "";
-    const json_value *id = json_get(call, "id");
-    if (!normalize_name(json_get(f, "name"), path_of("%s%s.name", path, in).s, z->e)) return NULL;
+    const api_path in =
+        path_of("%s%s%s", path, inner != NULL ? "." : "", inner != NULL ? inner->key : "");
+    if (!normalize_name(json_get(f, "name"), path_of("%s.name", in.s).s, z->e)) return NULL;
     if (id != NULL && id->type != JSON_STRING && id->type != JSON_NULL) {
         (void)api_bad(z->e, path_of("%s.id", path).s, "expected a string, found %s",
                       json_type_name(id));
         return NULL;
     }
-    json_value *args =
-        arguments_read(z->t, json_get(f, "arguments"), path_of("%s%s.arguments", path, in).s, z->e);
+    json_value *args = call_arguments(z, f, custom, in.s);
     if (args == NULL) return NULL;
     tree_list out = tree_begin(z->t, JSON_OBJECT);
     tree_set(z->t, &out, "name", tree_copy(z->t, json_get(f, "name")));

@@ -224,6 +224,48 @@ def tool_choice(s, c):
 
 
 @suite.case
+def cut_tool_use_goes_on(s, c):
+    """A call that max_tokens cut off: sent back as the client read it, or as text."""
+    q = user(WEATHER_Q)
+    n, n_cut = ask(c, q, tools=TOOLS).usage.output_tokens, 0
+    for limit in range(1, n):
+        with c.messages.stream(**fields(q, tools=TOOLS, max_tokens=limit)) as st:
+            m = st.get_final_message()
+        eq(m.stop_reason, "max_tokens")
+        back = [b.model_dump(exclude_none=True) for b in m.content]
+        uses = [b for b in back if b["type"] == "tool_use"]
+        if not back:
+            continue
+        for b in uses:
+            n_cut += 1
+            assert isinstance(b["input"], dict), b
+        results = [{"type": "tool_result", "tool_use_id": b["id"], "is_error": True,
+                    "content": "cut off"} for b in uses]
+        ask_again = {"role": "user", "content": [*results, {"type": "text", "text": WEATHER_Q}]}
+        for given in ([*back], [{**b, "input": '{"city": "Sko'} if b in uses else b for b in back]):
+            r = ask(c, [*q, {"role": "assistant", "content": given}, ask_again], tools=TOOLS)
+            eq([b.input for b in r.content if b.type == "tool_use"], [{"city": "Skopremnot"}])
+    assert n_cut > 3, n_cut
+
+
+@suite.case
+def tools_of_known_schema(s, c):
+    tools = [{"type": "bash_20250124", "name": "bash"},
+             {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
+             {"type": "memory_20250818", "name": "memory"}]
+    for t in tools:
+        r = ask(c, WEATHER_Q, tools=tools, tool_choice={
+            "type": "tool", "name": t["name"], "disable_parallel_tool_use": True})
+        b, = r.content
+        eq((b.type, b.name), ("tool_use", t["name"]))
+    for t in ({"type": "web_search_20250305", "name": "web_search"},
+              {"type": "computer_20250124", "name": "computer", "display_width_px": 1,
+               "display_height_px": 1}):
+        raises(anthropic.BadRequestError, lambda: ask(c, tools=[t]), "tools[0].type", t["type"],
+               status=400)
+
+
+@suite.case
 def count_tokens(s, c):
     for kw in ({}, {"system": "Be brief."}, {"tools": TOOLS}, {"thinking": THINK}):
         n = c.messages.count_tokens(model="nano", messages=user(ADD), **kw).input_tokens
@@ -264,7 +306,9 @@ def unknown_models_name(s, c):
 @suite.case
 def models(s, c):
     eq([m.id for m in c.models.list()], ["nano"])
-    eq(c.models.retrieve("nano").id, "nano")
+    m = c.models.retrieve("nano")
+    eq((m.id, m.display_name, m.type, m.lifecycle), ("nano", "nano", "model", "active"))
+    assert m.created_at.year > 2024 and m.max_input_tokens > 1000, m
 
 
 @suite.case
@@ -274,6 +318,13 @@ def errors(s, c):
                        ({"max_tokens": "x"}, "max_tokens"), ({"tools": 5}, "tools"),
                        ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
                        ({"tool_choice": {"type": "tool", "name": "no"}}, "tool_choice"),
+                       ({"messages": [{"role": "assistant", "content": "x"}]}, "messages: "),
+                       ({"messages": [{"role": "user", "content": "x"}, {
+                           "role": "assistant", "content": [
+                               {"type": "tool_use", "id": "a", "name": "f", "input": {}}]}],
+                         "system": [{"type": "text", "text": "x"}]}, "messages[1]: "),
+                       ({"tools": [{"name": "a", "input_schema": {}, "strict": 1}]},
+                        "tools[0].strict"),
                        ({"thinking": {"type": "maybe"}}, "thinking"), ({"system": 5}, "system"),
                        ({"temperature": "x"}, "temperature"),
                        ({"messages": [{"role": "user", "content": [{"type": "alien"}]}]},

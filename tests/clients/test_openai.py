@@ -388,6 +388,113 @@ def tool_call_cut_short(s, c):
         eq(r.choices[0].finish_reason, "length")
 
 
+def streamed_message(stream):
+    """The assistant's message, put together as agents do it; and the reason of its end."""
+    text, calls, reason = "", [], None
+    for chunk in stream:
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+            for d in choice.delta.tool_calls or []:
+                if d.id:
+                    calls.append({"id": d.id, "type": "function", "function": {
+                        "name": d.function.name, "arguments": ""}})
+                calls[d.index]["function"]["arguments"] += d.function.arguments or ""
+    return {"role": "assistant", "content": text or None,
+            **({"tool_calls": calls} if calls else {})}, reason
+
+
+@suite.case
+def cut_call_goes_on(s, c):
+    """What a coding agent does with a call that max_tokens cut off: it sends it back with its own
+    complaint, in one of several ways, and asks again."""
+    q = user(WEATHER_Q)
+    n, n_broken = ask(c, q, tools=[WEATHER]).usage.completion_tokens, 0
+    for limit in range(1, n + 1, 3):
+        m, reason = streamed_message(ask(c, q, tools=[WEATHER], max_tokens=limit, stream=True))
+        whole = ask(c, q, tools=[WEATHER], max_tokens=limit).choices[0].message
+        calls = m.get("tool_calls", [])
+        eq([x["function"]["arguments"] for x in calls],
+           [x.function.arguments for x in whole.tool_calls or []])
+        histories = [[m]]
+        for call in calls:
+            complaint = {"role": "tool", "tool_call_id": call["id"], "content": "Invalid JSON."}
+            args = call["function"]["arguments"]
+            try:
+                json.loads(args)
+            except ValueError:
+                n_broken += 1
+            # As it came; as a string of JSON; as an object; without arguments; without a result.
+            forms = [args, json.dumps(args), {}, "", None]
+            histories = [[{**m, "tool_calls": [{**call, "function": {
+                "name": call["function"]["name"], "arguments": a}}]}, complaint] for a in forms]
+            histories.append([m])
+        for h in histories:
+            again, reason = streamed_message(ask(
+                c, [*q, *h, *user(WEATHER_Q)], tools=[WEATHER], stream=True))
+            eq(reason, "tool_calls")
+            eq(json.loads(again["tool_calls"][0]["function"]["arguments"]),
+               {"city": "Skopremnot"})
+    assert n_broken > 2, n_broken
+
+
+@suite.case
+def allowed_tools(s, c):
+    def allow(mode, *names):
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [
+            {"type": "function", "function": {"name": n}} for n in names]}}
+    both = [WEATHER, TIMER]
+    n_free = ask(c, WEATHER_Q, tools=both).usage.prompt_tokens
+    for thinking in (False, True):
+        r = ask(c, WEATHER_Q, thinking, tools=both, tool_choice=allow("auto", "weather"))
+        eq([t.function.name for t in r.choices[0].message.tool_calls], ["weather"])
+        r = ask(c, WEATHER_Q, thinking, tools=both, tool_choice=allow("required", "set_timer"),
+                parallel_tool_calls=False)
+        eq([t.function.name for t in r.choices[0].message.tool_calls], ["set_timer"])
+    r = ask(c, WEATHER_Q, tools=both, tool_choice=allow("auto", "set_timer"), max_tokens=100,
+            parallel_tool_calls=False)
+    eq(r.usage.prompt_tokens, n_free)  # the prompt is the same
+    assert {t.function.name for t in r.choices[0].message.tool_calls or []} <= {"set_timer"}
+    raises(openai.BadRequestError, lambda: ask(c, tools=both, tool_choice=allow("auto", "x")),
+           "tool_choice.allowed_tools.tools[0].function.name", status=400)
+
+
+NOTE = {"name": "note", "description": "Writes a note.",
+        "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z ]+"}}}
+
+
+@suite.case
+def custom_tool(s, c):
+    kw = {"tools": [{"type": "custom", "custom": NOTE}], "max_tokens": 200,
+          "tool_choice": {"type": "custom", "custom": {"name": "note"}},
+          "parallel_tool_calls": False}
+    call, = ask(c, WEATHER_Q, **kw).choices[0].message.tool_calls
+    eq((call.type, call.custom.name), ("custom", "note"))
+    deltas = [d for chunk in ask(c, WEATHER_Q, stream=True, **kw) for x in chunk.choices
+              for d in x.delta.tool_calls or []]
+    eq("".join(d.custom["input"] for d in deltas), call.custom.input)
+    r = ask(c, [*user(WEATHER_Q), {"role": "assistant", "tool_calls": [call.model_dump()]},
+                {"role": "tool", "tool_call_id": call.id, "content": "ok"}], tools=kw["tools"],
+            max_tokens=5)
+    eq(len(r.choices), 1)
+
+
+@suite.case
+def many_tools(s, c):
+    """As agents with many MCP servers have them (test_constraint compiles 400)."""
+    tools = [function("server_%d__tool_%d" % (i % 7, i), "", ["path"],
+                      path={"type": "string"}, limit={"type": "integer", "minimum": 1},
+                      mode={"type": "string", "enum": ["fast", "slow"]},
+                      items={"type": "array", "items": {"type": "object", "properties": {
+                          "id": {"type": "string"}, "done": {"type": "boolean"}}}})
+             for i in range(200)]
+    e = raises(openai.BadRequestError, lambda: ask(c, tools=tools * 6), "at most 1024", status=400)
+    eq(e.param, "tools")
+    r = ask(c, tools=[*tools[:10], WEATHER], max_tokens=60, parallel_tool_calls=False,
+            tool_choice="required")
+    eq(len(r.choices[0].message.tool_calls), 1)
+
+
 @suite.case
 def tool_choice_of_unknown_name(s, c):
     raises(openai.BadRequestError, lambda: ask(
@@ -610,6 +717,34 @@ def error_of_arguments(s, c):
     raises(openai.BadRequestError, lambda: ask(c, [
         *user("x"), {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "a", "content": "1"}]), "messages[1]", status=400)
+
+
+@suite.case
+def errors_name_the_field(s, c):
+    system = {"role": "system", "content": "x"}
+    called = {"role": "assistant", "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    for messages, param in (([system], "messages"), ([], "messages"),
+                            ([{"role": "assistant", "content": "x"}], "messages"),
+                            ([*user("x"), called, system], "messages[1]"),
+                            ([{"role": "tool", "content": "x", "tool_call_id": "a"}],
+                             "messages[0]")):
+        e = raises(openai.BadRequestError, lambda: ask(c, messages), status=400)
+        eq(e.param, param)
+        assert e.body["message"].startswith(param + ": "), e
+    for items, param in (([], "input"), ([system], "input"), ("", None),
+                         ([{"role": "user", "content": "x"}, {
+                             "type": "function_call", "call_id": "a", "name": "f",
+                             "arguments": "{}"}], "input[1]"),
+                         ([{"type": "function_call_output", "call_id": "a", "output": "x"}],
+                          "input[0]"),
+                         ([{"type": "item_reference", "id": "x"}], "input[0].type")):
+        if param is None:
+            eq(respond(c, items, max_output_tokens=16).status, "incomplete")
+            continue
+        e = raises(openai.BadRequestError, lambda: respond(c, items), status=400)
+        eq(e.param, param)
+        assert e.body["message"].startswith(param + ": "), e
 
 
 @suite.case
@@ -849,6 +984,47 @@ def responses_parse(s, c):
 def responses_cut_short(s, c):
     r = respond(c, max_output_tokens=16)
     eq((r.status, r.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+
+
+@suite.case
+def responses_cut_call_goes_on(s, c):
+    q = [{"role": "user", "content": WEATHER_Q}]
+    n = respond(c, q, tools=[FLAT], **NO_THINKING).usage.output_tokens
+    for limit in range(1, n):
+        r = respond(c, q, tools=[FLAT], max_output_tokens=limit, **NO_THINKING)
+        eq(r.status, "incomplete")
+        back = [o.model_dump(exclude_none=True) for o in r.output]
+        back += [{"type": "function_call_output", "call_id": o.call_id,
+                  "output": "failed to parse function arguments"}
+                 for o in r.output if o.type == "function_call"]
+        r = respond(c, [*q, *back, *q], tools=[FLAT], **NO_THINKING)
+        call, = [o for o in r.output if o.type == "function_call"]
+        eq(json.loads(call.arguments), {"city": "Skopremnot"})
+
+
+@suite.case
+def responses_allowed_and_custom_tools(s, c):
+    timer = {"type": "function", **TIMER["function"]}
+    r = respond(c, WEATHER_Q, tools=[FLAT, timer], parallel_tool_calls=False, tool_choice={
+        "type": "allowed_tools", "mode": "required",
+        "tools": [{"type": "function", "name": "set_timer"}]})
+    eq([o.name for o in r.output if o.type == "function_call"], ["set_timer"])
+    note = {"type": "custom", "name": "note", "description": "Writes a note.",
+            "format": {"type": "text"}}
+    kw = {"tools": [{"type": "web_search"}, note], "parallel_tool_calls": False,
+          "tool_choice": {"type": "custom", "name": "note"}, "max_output_tokens": 300}
+    call, = respond(c, WEATHER_Q, **NO_THINKING, **kw).output
+    eq((call.type, call.name), ("custom_tool_call", "note"))
+    events = list(respond(c, WEATHER_Q, stream=True, **NO_THINKING, **kw))
+    eq("".join(e.delta for e in events if e.type == "response.custom_tool_call_input.delta"),
+       call.input)
+    back = [call.model_dump(exclude_none=True), {
+        "type": "custom_tool_call_output", "call_id": call.call_id, "output": "written"}]
+    r = respond(c, [{"role": "user", "content": WEATHER_Q}, *back], tools=[note],
+                max_output_tokens=16)
+    assert r.usage.input_tokens_details.cache_write_tokens == 0
+    raises(openai.BadRequestError, lambda: respond(c, tools=[{"type": "local_shell"}]),
+           "tools[0].type", status=400)
 
 
 @suite.case

@@ -304,6 +304,123 @@ static void test_allowed(void **state)
     fake_free(f);
 }
 
+/* ---- Custom tools, namespaces ---- */
+
+#define NOTE        "\"name\":\"note\",\"description\":\"Writes a note.\""
+#define NOTE_CHAT   ",\"tools\":[{\"type\":\"custom\",\"custom\":{" NOTE "}}]"
+#define NOTE_R      ",\"tools\":[{\"type\":\"custom\"," NOTE "}]"
+#define CHOOSE_CHAT ",\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"note\"}}"
+#define CHOOSE_R    ",\"tool_choice\":{\"type\":\"custom\",\"name\":\"note\"}"
+#define ONE         ",\"parallel_tool_calls\":false,\"max_tokens\":200,\"max_output_tokens\":200"
+
+/* Whole, streamed, cut off and sent back. */
+static void test_custom(void **state)
+{
+    const api *chat = &apis[0];
+    (void)state;
+    fake *f = ask_api(chat, OSLO, "", NOTE_CHAT CHOOSE_CHAT ONE);
+    assert_string_equal(text_at(f, "choices.0.message.tool_calls.0.type"), "custom");
+    assert_string_equal(text_at(f, "choices.0.message.tool_calls.0.custom.name"), "note");
+    const char *input = text_at(f, "choices.0.message.tool_calls.0.custom.input");
+    assert_null(strstr(input, "{\"input\""));
+    assert_true(strlen(input) > 2);
+    fake *s = ask_api(chat, OSLO, "", NOTE_CHAT CHOOSE_CHAT ONE ",\"stream\":true");
+    strbuf joined = {0};
+    join_events(s, "choices.0.delta.tool_calls.0.custom.input", &joined);
+    assert_string_equal(joined.data, input);
+    assert_int_equal(count_text(s, "\"type\":\"custom\""), 1);
+    fake_free(s);
+    strbuf_clear(&joined);
+    (void)strbuf_putc(&joined, ',');
+    (void)json_write(&joined, at(f->doc.root, "choices.0.message"));
+    (void)strbuf_printf(&joined, ",{\"role\":\"tool\",\"tool_call_id\":\"%s\",\"content\":\"ok\"}",
+                        text_at(f, "choices.0.message.tool_calls.0.id"));
+    s = ask_api(chat, OSLO, joined.data, NOTE_CHAT ",\"max_tokens\":5");
+    const long n_first = strtol(text_at(f, "usage.total_tokens"), NULL, 10);
+    const char *cached = text_at(s, "usage.prompt_tokens_details.cached_tokens");
+    assert_true(strtol(cached, NULL, 10) >= n_first - 8); /* it is remembered */
+    fake_free(s);
+    s = ask_api(chat, OSLO, "", NOTE_CHAT CHOOSE_CHAT ",\"max_tokens\":22");
+    assert_string_equal(text_at(s, "choices.0.finish_reason"), "length");
+    const json_value *cut = at(s->doc.root, "choices.0.message.tool_calls.0.custom.input");
+    assert_non_null(cut);
+    assert_memory_equal(cut->text, input, cut->n_text);
+    fake_free(s);
+    strbuf_deinit(&joined);
+    fake_free(f);
+}
+
+static void test_custom_responses(void **state)
+{
+    const api *a = &apis[2];
+    strbuf echo = {0}, joined = {0};
+    (void)state;
+    fake *f = ask_api(a, OSLO, "", NOTE_R CHOOSE_R ONE);
+    assert_string_equal(text_at(f, "output.0.type"), "custom_tool_call");
+    assert_memory_equal(text_at(f, "output.0.id"), "ctc_", 4);
+    assert_null(at(f->doc.root, "output.0.arguments"));
+    (void)strbuf_putc(&echo, ',');
+    (void)json_write(&echo, at(f->doc.root, "output.0"));
+    (void)strbuf_printf(
+        &echo, ",{\"type\":\"custom_tool_call_output\",\"call_id\":\"%s\",\"output\":\"ok\"}",
+        text_at(f, "output.0.call_id"));
+    fake *next = ask_api(a, OSLO, echo.data, NOTE_R ",\"max_output_tokens\":5");
+    assert_int_equal(next->status, 200);
+    fake_free(next);
+    fake *s = ask_api(a, OSLO, "", NOTE_R CHOOSE_R ONE ",\"stream\":true");
+    join_events(s, "delta", &joined);
+    assert_string_equal(joined.data, text_at(f, "output.0.input"));
+    assert_int_equal(count_text(s, "event: response.custom_tool_call_input.done"), 1);
+    assert_int_equal(count_text(s, "function_call"), 0);
+    fake_free(s);
+    fake_free(f);
+    strbuf_deinit(&echo);
+    strbuf_deinit(&joined);
+}
+
+static void test_namespace(void **state)
+{
+    const api *a = &apis[2];
+    (void)state;
+    fake *f =
+        ask_api(a, OSLO, "",
+                ",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"namespace\",\"name\":\"sky\","
+                "\"description\":\"x\",\"tools\":[" R(W_ABOUT, CITY) "]}]");
+    assert_string_equal(text_at(f, "output.0.name"), "weather");
+    assert_string_equal(text_at(f, "output.0.namespace"), "sky");
+    assert_string_equal(text_at(f, "output.0.arguments"), WHOLE);
+    fake_free(f);
+}
+
+/* Tools whose schema the server knows; the model has not met them, so that a call is asked for. */
+static void test_known_tools(void **state)
+{
+    static const struct {
+        const char *type, *name, *member;
+    } rows[] = {
+        {"bash_20250124", "bash", NULL},
+        {"text_editor_20250124", "str_replace_editor", "command"},
+        {"text_editor_20250728", "str_replace_based_edit_tool", "path"},
+        {"memory_20250818", "memory", "command"},
+    };
+    const api *a = &apis[1];
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        strbuf more = {0};
+        (void)strbuf_printf(&more,
+                            ",\"tools\":[{\"type\":\"%s\",\"name\":\"%s\",\"cache_control\":null}],"
+                            "\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true},"
+                            "\"max_tokens\":300",
+                            rows[i].type, rows[i].name);
+        fake *f = ask_api(a, OSLO, "", more.data);
+        assert_string_equal(text_at(f, "content.0.name"), rows[i].name);
+        if (rows[i].member != NULL && !was_cut(a, f))
+            assert_non_null(json_get(at(f->doc.root, "content.0.input"), rows[i].member));
+        fake_free(f);
+        strbuf_deinit(&more);
+    }
+}
+
 typedef struct refusal {
     size_t api;
     const char *more, *param;
@@ -324,6 +441,27 @@ static void test_refusals(void **state)
         {0, ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice.name"},
         {0, ",\"tool_choice\":{\"type\":\"function\",\"function\":{}}",
          "tool_choice.function.name"},
+        {0, ",\"tools\":[{\"type\":\"custom\",\"custom\":{}}]", "tools[0].custom.name"},
+        {0, ",\"tools\":[{\"type\":\"web_search\"}]", "tools[0].type"},
+        {0, NOTE_CHAT ",\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"x\"}}",
+         "tool_choice.custom.name"},
+        {0, ",\"functions\":[{\"name\":\"f\"}]", "functions"},
+        {0, ",\"modalities\":[\"text\",\"audio\"]", "modalities[1]"},
+        {1, ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]",
+         "tools[0].type"},
+        {1, ",\"tools\":[{\"type\":\"bash_2\",\"name\":\"bash\"}]", "tools[0].type"},
+        {1, ",\"tools\":[{\"type\":\"computer_20250124\",\"name\":\"computer\"}]", "tools[0].type"},
+        {1, ",\"tools\":[{\"type\":\"bash_20250124\"}]", "tools[0].name"},
+        {1, ",\"tools\":[{\"type\":1}]", "tools[0].type"},
+        {2, ",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"local_shell\"}]", "tools[1].type"},
+        {2, ",\"tools\":[{\"type\":\"custom\",\"name\":\"f\",\"format\":1}]", "tools[0].format"},
+        {2, ",\"tools\":[{\"type\":\"namespace\",\"name\":\"f\"}]", "tools[0].tools"},
+        {2,
+         ",\"tools\":[{\"type\":\"namespace\",\"name\":\"f\",\"tools\":[{\"type\":\"namespace\"}]}"
+         "]",
+         "tools[0].tools[0].type"},
+        {2, ",\"prompt\":{\"id\":\"p\"}", "prompt"},
+        {2, ",\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]", "input[0].type"},
         {2, ALLOWED_R("", NAME("weather")), "tool_choice.mode"},
         {2, ALLOWED_R("auto", NAME("y")), "tool_choice.tools[0].name"},
         {2, ",\"tool_choice\":{\"type\":\"function\",\"name\":\"y\"}", "tool_choice.name"},
@@ -416,6 +554,8 @@ static int close_world(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_custom),       cmocka_unit_test(test_custom_responses),
+        cmocka_unit_test(test_namespace),    cmocka_unit_test(test_known_tools),
         cmocka_unit_test(test_cut),          cmocka_unit_test(test_serial),
         cmocka_unit_test(test_serial_again), cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_forgotten),

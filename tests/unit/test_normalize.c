@@ -12,7 +12,8 @@ typedef struct good {
     bool continues;
 } good;
 
-#define U "{\"role\": \"user\", \"content\": \"u\"}"
+#define CALL(x) "[" U ",{\"role\":\"assistant\",\"tool_calls\":[" x "]}," U "]"
+#define U       "{\"role\": \"user\", \"content\": \"u\"}"
 
 static const good goods[] = {
     {"[" U "]", "[" U "]", false},
@@ -55,6 +56,11 @@ static const good goods[] = {
      "[" U ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"name\": \"f\", "
      "\"arguments\": {\"a\": 1}, \"id\": \"1\"}, {\"name\": \"g\", \"arguments\": {\"b\": 2}}, "
      "{\"name\": \"h\", \"arguments\": {}}, {\"name\": \"i\", \"arguments\": {}}]}, " U "]",
+     false},
+    /* A custom tool's text. */
+    {CALL("{\"id\":\"1\",\"type\":\"custom\",\"custom\":{\"name\":\"f\",\"input\":\"a\\nb\"}}"),
+     "[" U ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"name\": \"f\", "
+     "\"arguments\": {\"input\": \"a\\nb\"}, \"id\": \"1\"}]}, " U "]",
      false},
     {"[" U ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":null,\"function_call\":{"
      "\"name\":\"f\",\"arguments\":\"{}\"}}," U "]",
@@ -116,8 +122,7 @@ typedef struct bad {
     const char *in, *param;
 } bad;
 
-#define CALL(x) "[" U ",{\"role\":\"assistant\",\"tool_calls\":[" x "]}," U "]"
-#define F       "messages[1].tool_calls[0].function"
+#define F "messages[1].tool_calls[0].function"
 
 static const bad bads[] = {
     {"{}", "messages"},
@@ -154,7 +159,10 @@ static const bad bads[] = {
     {"[" U ",{\"role\":\"assistant\",\"tool_calls\":{}}]", "messages[1].tool_calls"},
     {"[" U ",{\"role\":\"assistant\",\"tool_calls\":\"x\"}]", "messages[1].tool_calls"},
     {CALL("1"), "messages[1].tool_calls[0]"},
-    {CALL("{\"type\":\"custom\",\"function\":{\"name\":\"f\"}}"), "messages[1].tool_calls[0].type"},
+    {CALL("{\"type\":\"search\",\"function\":{\"name\":\"f\"}}"), "messages[1].tool_calls[0].type"},
+    {CALL("{\"type\":\"custom\",\"function\":{\"name\":\"f\"}}"), "messages[1].tool_calls[0].name"},
+    {CALL("{\"type\":\"custom\",\"custom\":{\"name\":\"f\",\"input\":{}}}"),
+     "messages[1].tool_calls[0].custom.input"},
     {CALL("{\"id\":5,\"function\":{\"name\":\"f\"}}"), "messages[1].tool_calls[0].id"},
     {CALL("{\"function\":{}}"), F ".name"},
     {CALL("{\"function\":{\"name\":7}}"), F ".name"},
