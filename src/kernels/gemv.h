@@ -253,6 +253,8 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
         next += (ulong)(4 * ngx * n_teams) * (cols / 8);
         next_sb += (ulong)(4 * ngx * n_teams) * (cols / 64);
         const uint next_row = 4 * (first + sg / S);
+        const bool mine = piece == 0 && (lane & 7u) == 0u && row < a.rows;
+        const float old = mine && (a.flags & GEMV_ADD) != 0u ? out[row] : 0.0f;
         float acc[4];
         UNROLL for (uint i = 0; i < 4; i++)
         {
@@ -261,8 +263,7 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
         }
         float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
         s = team_sum<S>(s, halves, turn, lane, sg) * inv;
-        if (piece == 0 && (lane & 7u) == 0u && row < a.rows)
-            out[row] = (a.flags & GEMV_ADD) != 0u ? out[row] + s : s;
+        if (mine) out[row] = (a.flags & GEMV_ADD) != 0u ? old + s : s;
     }
 }
 
@@ -334,31 +335,34 @@ KERNEL(gemv_prepare, 128, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, ro
     DPTR(const float) in = x + (ulong)x_row * a.cols;
     DPTR(float) out = y + (ulong)gx * (n_padded + n_padded / 32 + 4);
     float square = 0.0f;
-    for (uint i = 4 * tid; i < n_padded; i += 512) {
-        float4 v = zero4();
-        if (i < a.cols) {
-            v = ld16f(in, i);
-            if ((a.flags & GEMV_NORM) != 0u) {
-                square = add_squares(v, square);
-                v = times4(v, ld16f(norm, i));
+    const bool has_norm = (a.flags & GEMV_NORM) != 0u;
+    for (uint base = 0; base < n_padded; base += 1024) {
+        row_part<2> v, w;
+        const uint n = a.cols - kmin(base, a.cols);
+        row_load<2, false>(v, in + base, n, tid);
+        if (has_norm) row_load<2, false>(w, norm + base, n, tid);
+        UNROLL for (uint j = 0; j < 2; j++)
+        {
+            const uint i = base + 4 * tid + 512 * j, run = i / 32, p = (i / 4) & 7u;
+            float4 f = v.v[j];
+            if (has_norm) {
+                square = add_squares(f, square);
+                f = times4(f, w.v[j]);
             }
+            float s = (f.x + f.y) + (f.z + f.w);
+            s = s + simd_xor_f32(s, 4);
+            s = s + simd_xor_f32(s, 2);
+            s = s + simd_xor_f32(s, 1);
+            if (p == 0) out[n_padded + run] = s;
+            st16f(out, 4 * ((8 * (run / 32) + p) * 32 + run % 32), q4_prepare(f, p & 1u));
         }
-        float s = (v.x + v.y) + (v.z + v.w);
-        s = s + simd_xor_f32(s, 4);
-        s = s + simd_xor_f32(s, 2);
-        s = s + simd_xor_f32(s, 1);
-        const uint run = i / 32, p = (i / 4) & 7u;
-        if (p == 0) out[n_padded + run] = s;
-        st16f(out, 4 * ((8 * (run / 32) + p) * 32 + run % 32), q4_prepare(v, p & 1u));
     }
     square = simd_sum_f32(square);
     if (lane == 0) part[sg] = square;
     TG_BARRIER();
     if (tid == 0)
         out[n_padded + n_padded / 32] =
-            (a.flags & GEMV_NORM) != 0u
-                ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps)
-                : 1.0f;
+            has_norm ? rms_inverse(part[0], part[1], part[2], part[3], a.cols, a.eps) : 1.0f;
 }
 KERNEL_END
 
@@ -792,7 +796,7 @@ KERNEL_END
  * the shared expert last: acc = fma(weight, product as in gemv, acc); the xor tree 8, 4, 2, 1.
  * shapes  h [T][U + 1][W], (U + 1) W <= 4,608, U <= 8; weights [T][U + 1]; x [T][H]
  * grid    H / 16 x T groups
- * memory  the inputs of all slots, 18 KB
+ * memory  the inputs of all slots, 19 KB
  * cost    (U + 1) W H 0.5625 bytes a token; memory bound; all of it asked for before the first use
  * ref     ref_down, bitwise
  * why     no partial results in memory, no atomics: an output is one simdgroup's. */
@@ -806,51 +810,62 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     TG_ARRAY(float, sums, DOWN_STAGE / 32);
     PDL_LAUNCH();
     const uint n_slots = a.n_used + 1, n_runs = a.width / 32;
-    const uint row = 16 * gx + 2 * sg + lane / 16, run = lane & 15u;
+    const uint row = 16 * gx + 2 * sg + lane / 16, run = kmin(lane & 15u, n_runs - 1);
     const uint codes_at = a.width * (a.hidden / 4 + a.hidden / 32);
     const uint my_codes = codes_at + row * (a.width / 8) + 4 * run;
     const uint my_sb = codes_at + a.hidden * (a.width / 8) + row * (a.width / 64) + run / 2;
-    const bool has = run < n_runs && row < a.hidden;
     PDL_WAIT();
+    /* no branches between the loads: lanes and slots too many repeat the last with weight 0 */
+    uint e[DOWN_SLOTS];
+    UNROLL for (uint s = 0; s < DOWN_SLOTS; s++) e[s] =
+        s < a.n_used ? ids[gy * a.n_used + s] : a.n_experts;
     uint4 w[DOWN_SLOTS];
     uint g[DOWN_SLOTS];
     float weight[DOWN_SLOTS];
     UNROLL for (uint s = 0; s < DOWN_SLOTS; s++)
     {
-        if (has && s < n_slots) {
-            const uint e = s < a.n_used ? ids[gy * a.n_used + s] : a.n_experts;
-            DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
-            w[s] = ld16_stream(slab, my_codes);
-            g[s] = slab[my_sb];
-            weight[s] = weights[gy * n_slots + s];
-        }
+        DPTR(const uint) slab = slabs + (ulong)e[s] * a.slab_words;
+        w[s] = ld16_stream(slab, my_codes);
+        g[s] = slab[my_sb];
+    }
+    UNROLL for (uint s = 0; s < DOWN_SLOTS; s++)
+    {
+        const float f = weights[gy * n_slots + kmin(s, a.n_used)];
+        weight[s] = s < n_slots && (lane & 15u) < n_runs ? f : 0.0f;
     }
     /* all slots are one row of n_slots W columns: runs do not cross slots */
-    for (uint i = 4 * tid; i < ((n_slots * a.width + 127u) & ~127u); i += 1024) {
-        float4 v = zero4();
-        if (i < n_slots * a.width) v = ld16f(h + (ulong)gy * n_slots * a.width, i);
-        stage_four(v, i, stage, sums);
+    const uint n_inputs = n_slots * a.width;
+    const ulong at = (ulong)gy * a.hidden + row;
+    row_part<(DOWN_STAGE + 1023) / 1024> v;
+    UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
+    {
+        const uint i = 4 * tid + 1024 * j;
+        v.v[j] = zero4();
+        if (i < n_inputs) v.v[j] = ld16f(h + (ulong)gy * n_inputs, i);
+    }
+    const float old = (lane & 15u) == 0u ? x[at] : 0.0f;
+    UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
+    {
+        const uint i = 4 * tid + 1024 * j;
+        if (i < ((n_inputs + 127u) & ~127u)) stage_four(v.v[j], i, stage, sums);
     }
     TG_BARRIER();
     float acc = 0.0f;
     UNROLL for (uint s = 0; s < DOWN_SLOTS; s++)
     {
-        if (has && s < n_slots) {
-            lane_f32<32> v;
-            lane_f32<1> sum;
-            unstage_q4<1>(v, sum, stage, sums, s * n_runs + run);
-            const float scale = q4_scale(g[s]);
-            float p = KFMA(scale, q4dot16(w[s].x, w[s].y, v, 0), 0.0f);
-            p = KFMA(scale, q4dot16(w[s].z, w[s].w, v, 16), p);
-            acc = KFMA(weight[s], KFMA(q4_bias(g[s]), sum.v[0], p), acc);
-        }
+        lane_f32<32> f;
+        lane_f32<1> sum;
+        unstage_q4<1>(f, sum, stage, sums, kmin(s, a.n_used) * n_runs + run);
+        const float scale = q4_scale(g[s]);
+        float p = KFMA(scale, q4dot16(w[s].x, w[s].y, f, 0), 0.0f);
+        p = KFMA(scale, q4dot16(w[s].z, w[s].w, f, 16), p);
+        acc = KFMA(weight[s], KFMA(q4_bias(g[s]), sum.v[0], p), acc);
     }
     acc = acc + simd_xor_f32(acc, 8);
     acc = acc + simd_xor_f32(acc, 4);
     acc = acc + simd_xor_f32(acc, 2);
     acc = acc + simd_xor_f32(acc, 1);
-    const ulong at = (ulong)gy * a.hidden + row;
-    if (run == 0 && row < a.hidden) x[at] = x[at] + acc;
+    if ((lane & 15u) == 0u) x[at] = old + acc;
 }
 KERNEL_END
 
