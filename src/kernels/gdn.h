@@ -219,22 +219,16 @@ KFN uint gdn_step_item(uint i, uint cols, uint head, uint k_head, uint col0, uin
     return at;
 }
 
-/* The step of TILES tiles (8 TILES columns) of one value head for one token: SiLU of the
- * convolution for the channels it needs, and of z when Z; norms, gates, state (left in s). Returns
- * the output of the lane's column, on all lanes of the column. x_s [items]: q, k, v, z; n_s [256]:
- * q and k normalised; r_s [8]: scalars; slot: the token's. Long chains (division, root,
- * exponential) run side by side, in rounds or in different simdgroups, while the state is on its
- * way. */
+/* First half of gdn_step_columns: all loads, SiLU of convolution and z into x_s; the gates' inputs.
+ * The state is asked for last, and on its way while the inputs are worked on. */
 template <uint TILES, bool Z>
-KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
-                           DPTR(const float) rate, DPTR(const float) dt, DPTR(const float) y,
-                           DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
-                           uint col0, uint t, uint tid, TPTR(float) x_s, TPTR(float) n_s,
-                           TPTR(float) r_s, THREF(float[32]) s, THREF(uint) slot)
+KFN void gdn_step_inputs(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR(const float) y,
+                         DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
+                         uint col0, uint t, uint tid, TPTR(float) x_s, THREF(float[32]) s,
+                         THREF(uint) slot, THREF(float) b_in, THREF(float) a_in)
 {
     const uint threads = TILES * 32, cols = TILES * 8, items = 256 + cols + (Z ? 128 : 0);
     const uint rounds = (items + threads - 1) / threads;
-    const uint lane = tid & 31, sg = tid >> 5, part = lane >> 3;
     const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
     const uint k_head = head / a.ratio;
     uint at[rounds];
@@ -249,7 +243,6 @@ KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
             if (at[r] < channels) w[r][j] = conv[j * channels + at[r]];
         }
     }
-    const float head_rate = rate[head], head_dt = dt[head];
     PDL_WAIT();
     const uint pos = tok[t].pos;
     slot = tok[t].slot;
@@ -264,10 +257,10 @@ KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
             if (pos >= j && at[r] < channels) x[r][j] = rg[((pos - j) & 3) * channels + at[r]];
         }
     }
-    const float b_in = yt[channels + a.v_heads * 128 + head];
-    const float a_in = yt[channels + a.v_heads * 129 + head];
+    b_in = yt[channels + a.v_heads * 128 + head];
+    a_in = yt[channels + a.v_heads * 129 + head];
     gdn_load_state<4, 1>(s, state + ((ulong)slot * a.v_heads + head) * GDN_HEAD_FLOATS,
-                         col0 + sg * 8 + (lane & 7), part, pos == 0);
+                         col0 + (tid >> 5) * 8 + (tid & 7), (tid >> 3) & 3, pos == 0);
     PDL_LAUNCH();
     /* one group a channel writes the ring; row pos & 3 is read by none */
     const bool writes_qk = head % a.ratio == 0 && col0 == 0;
@@ -285,24 +278,52 @@ KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
         const float silu = x[r][0] / den[r];
         if (r * threads + tid < items) x_s[r * threads + tid] = silu;
     }
-    TG_BARRIER();
+}
+
+/* By simdgroup: 0 q normalised, 1 k normalised, 2 q . k, 3 the gates. r_s: what q and k were
+ * multiplied by, q . k before that, alpha, beta. */
+KFN void gdn_step_scalars(TPTR(const float) x_s, TPTR(float) n_s, TPTR(float) r_s, float rate,
+                          float a_in, float dt, float b_in, uint sg, uint lane)
+{
     if (sg < 3) {
         const float4 p = tg_ld16f(x_s, (sg == 1 ? 128 : 0) + 4 * lane);
         const float4 q = tg_ld16f(x_s, (sg == 0 ? 0 : 128) + 4 * lane);
-        const float sum = simd_sum_f32(gdn_dot4(p, q)); /* q q, k k, q k */
-        const float r = kx_rsqrt(sum + GDN_L2_EPS) * (sg == 0 ? GDN_Q_SCALE : 1.0f);
-        if (sg < 2) tg_st16f(n_s, sg * 128 + 4 * lane, gdn_scale4(p, r));
-        if (lane == 0) r_s[sg] = sg == 2 ? sum : r;
+        float r = simd_sum_f32(gdn_dot4(p, q)); /* q q, k k, q k */
+        if (sg < 2) {
+            r = kx_rsqrt(r + GDN_L2_EPS) * (sg == 0 ? GDN_Q_SCALE : 1.0f);
+            tg_st16f(n_s, sg * 128 + 4 * lane, gdn_scale4(p, r));
+        }
+        if (lane == 0) r_s[sg] = r;
     }
     if (sg == 3) {
-        const float beta = kx_sigmoid(b_in), alpha = gdn_alpha(head_rate, a_in, head_dt);
+        const float beta = kx_sigmoid(b_in), alpha = gdn_alpha(rate, a_in, dt);
         if (lane == 0) {
             r_s[3] = alpha;
             r_s[4] = beta;
         }
     }
+}
+
+/* The step of TILES tiles (8 TILES columns) of one value head for one token: SiLU of the
+ * convolution for the channels it needs, and of z when Z; norms, gates, state (left in s). Returns
+ * the output of the lane's column, on all lanes of the column. x_s [items]: q, k, v, z; n_s [256]:
+ * q and k normalised; r_s [8]: scalars; slot: the token's. Long chains (division, root,
+ * exponential) run side by side: in rounds, or in different simdgroups. */
+template <uint TILES, bool Z>
+KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
+                           DPTR(const float) rate, DPTR(const float) dt, DPTR(const float) y,
+                           DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
+                           uint col0, uint t, uint tid, TPTR(float) x_s, TPTR(float) n_s,
+                           TPTR(float) r_s, THREF(float[32]) s, THREF(uint) slot)
+{
+    const uint lane = tid & 31, sg = tid >> 5, part = lane >> 3;
+    const float head_rate = rate[head], head_dt = dt[head];
+    float b_in, a_in, k[32], q[32], v[1];
+    gdn_step_inputs<TILES, Z>(tok, conv, y, state, ring, a, head, col0, t, tid, x_s, s, slot, b_in,
+                              a_in);
     TG_BARRIER();
-    float k[32], q[32], v[1];
+    gdn_step_scalars(x_s, n_s, r_s, head_rate, a_in, head_dt, b_in, sg, lane);
+    TG_BARRIER();
     gdn_tg_rows<4>(q, n_s, part);
     gdn_tg_rows<4>(k, n_s + 128, part);
     v[0] = x_s[256 + sg * 8 + (lane & 7)];
@@ -456,9 +477,76 @@ KFN float4 gdn_history(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(cons
     return r;
 }
 
+/* Tokens [t0, t0 + n) of one value head's v: w are the taps of the lane's four channels ch. */
+KFN void gdn_prep_v(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(const float) ring,
+                    DPTR(float) v, gdn_args a, uint t0, uint n, uint ch, THREF(float4[4]) w)
+{
+    const uint kw = a.k_heads * 128, vw = a.v_heads * 128, channels = 2 * kw + vw;
+    float4 x0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), x1 = gdn_zero4(), x2 = x1, x3 = x1;
+    for (uint t = t0; t < t0 + n; t++) {
+        if (t == t0 || !gdn_follows(tok, t, 1)) {
+            x1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
+            x2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
+            x3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
+        }
+        const float4 next = ld16f(y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch, ch);
+        st16f(v + (ulong)t * vw, ch - 2 * kw,
+              gdn_conv_silu4(w[0], w[1], w[2], w[3], x3, x2, x1, x0));
+        x3 = x2;
+        x2 = x1;
+        x1 = x0;
+        x0 = next;
+    }
+}
+
+/* The same for one key head's q and k (channels ch and KW + ch), normalised; qk_s [n] = q . k. */
+KFN void gdn_prep_qk(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(const float) ring,
+                     DPTR(float) q, DPTR(float) k, gdn_args a, uint t0, uint n, uint ch, uint lane,
+                     THREF(float4[4]) w, THREF(float4[4]) wk, TPTR(float) qk_s)
+{
+    const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
+    float4 q0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), q1 = gdn_zero4(), q2 = q1, q3 = q1;
+    float4 k0 = ld16f(y + (ulong)t0 * a.y_pitch, kw + ch), k1 = q1, k2 = q1, k3 = q1;
+    for (uint t = t0; t < t0 + n; t++) {
+        if (t == t0 || !gdn_follows(tok, t, 1)) {
+            q1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
+            q2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
+            q3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
+            k1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, kw + ch);
+            k2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, kw + ch);
+            k3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, kw + ch);
+        }
+        DPTR(const float) yn = y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch;
+        const float4 qn = ld16f(yn, ch), kn = ld16f(yn, kw + ch);
+        const float4 qc = gdn_conv_silu4(w[0], w[1], w[2], w[3], q3, q2, q1, q0);
+        const float4 kc = gdn_conv_silu4(wk[0], wk[1], wk[2], wk[3], k3, k2, k1, k0);
+        float qq = gdn_dot4(qc, qc), kk = gdn_dot4(kc, kc), qk = gdn_dot4(qc, kc);
+        UNROLL for (uint d = 16; d != 0; d >>= 1) /* three trees side by side */
+        {
+            qq += simd_xor_f32(qq, d);
+            kk += simd_xor_f32(kk, d);
+            qk += simd_xor_f32(qk, d);
+        }
+        const float rq = kx_rsqrt(qq + GDN_L2_EPS) * GDN_Q_SCALE;
+        const float rk = kx_rsqrt(kk + GDN_L2_EPS);
+        st16f(q + (ulong)t * kw, ch, gdn_scale4(qc, rq));
+        st16f(k + (ulong)t * kw, ch, gdn_scale4(kc, rk));
+        if (lane == 0) qk_s[t - t0] = qk * rq * rk;
+        q3 = q2;
+        q2 = q1;
+        q1 = q0;
+        q0 = qn;
+        k3 = k2;
+        k2 = k1;
+        k1 = k0;
+        k0 = kn;
+    }
+}
+
 /* Inputs of the scan: q [T][HK][128] and k [T][HK][128] after convolution and norm (q also scaled),
- * v [T][VW] after convolution, gates [T][HV][4]: alpha, beta, q . k, 0. All f32: bf16 would save
- * 8 ns of the about 200 ns that a token of the full model costs a layer.
+ * v [T][VW] after convolution, gates [T][HV][4]: alpha, beta, q . k, 0. All f32, as on the CPU:
+ * bf16 would save 16 of the 64 KB that a token of the full model moves here, and as much in the
+ * scan, which is bound by latency.
  * A simdgroup has the channels of one key head (q and k) or one value head (v), 4 a lane, for 8
  * tokens, and keeps the last three inputs. Grid ((HK + HV) / 4 rounded up, T / 8 rounded up).
  * Bytes a token: C read, C written, f32, 3/8 of the reads again through the cache. */
@@ -474,69 +562,16 @@ KERNEL(gdn_prep, 128, KIN(0, tok_entry, tok), KIN(1, float, conv), KIN(2, float,
     const bool is_k = role < a.k_heads, is_v = !is_k && role < a.k_heads + a.v_heads;
     const uint ch = is_k ? role * 128 + 4 * lane : 2 * kw + (role - a.k_heads) * 128 + 4 * lane;
     float4 w[4], wk[4];
-    if (is_k || is_v) {
-        UNROLL for (uint j = 0; j < 4; j++)
-        {
-            w[j] = ld16f(conv, j * channels + ch);
-            wk[j] = is_k ? ld16f(conv, j * channels + kw + ch) : gdn_zero4();
-        }
+    UNROLL for (uint j = 0; j < 4; j++)
+    {
+        w[j] = is_k || is_v ? ld16f(conv, j * channels + ch) : gdn_zero4();
+        wk[j] = is_k ? ld16f(conv, j * channels + kw + ch) : gdn_zero4();
     }
     PDL_WAIT();
     PDL_LAUNCH();
-    if (is_v) {
-        float4 x0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), x1 = gdn_zero4(), x2 = x1, x3 = x1;
-        for (uint t = t0; t < t0 + n; t++) {
-            if (t == t0 || !gdn_follows(tok, t, 1)) {
-                x1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
-                x2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
-                x3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
-            }
-            const float4 next = ld16f(y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch, ch);
-            st16f(v + (ulong)t * vw, ch - 2 * kw,
-                  gdn_conv_silu4(w[0], w[1], w[2], w[3], x3, x2, x1, x0));
-            x3 = x2;
-            x2 = x1;
-            x1 = x0;
-            x0 = next;
-        }
-    }
+    if (is_v) gdn_prep_v(tok, y, ring, v, a, t0, n, ch, w);
     if (is_k) {
-        float4 q0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), q1 = gdn_zero4(), q2 = q1, q3 = q1;
-        float4 k0 = ld16f(y + (ulong)t0 * a.y_pitch, kw + ch), k1 = q1, k2 = q1, k3 = q1;
-        for (uint t = t0; t < t0 + n; t++) {
-            if (t == t0 || !gdn_follows(tok, t, 1)) {
-                q1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, ch);
-                q2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, ch);
-                q3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, ch);
-                k1 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 1, kw + ch);
-                k2 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 2, kw + ch);
-                k3 = gdn_history(tok, y, ring, a.y_pitch, channels, t, 3, kw + ch);
-            }
-            DPTR(const float) yn = y + (ulong)kmin(t + 1, a.n - 1) * a.y_pitch;
-            const float4 qn = ld16f(yn, ch), kn = ld16f(yn, kw + ch);
-            const float4 qc = gdn_conv_silu4(w[0], w[1], w[2], w[3], q3, q2, q1, q0);
-            const float4 kc = gdn_conv_silu4(wk[0], wk[1], wk[2], wk[3], k3, k2, k1, k0);
-            float qq = gdn_dot4(qc, qc), kk = gdn_dot4(kc, kc), qk = gdn_dot4(qc, kc);
-            UNROLL for (uint d = 16; d != 0; d >>= 1) /* three trees side by side */
-            {
-                qq += simd_xor_f32(qq, d);
-                kk += simd_xor_f32(kk, d);
-                qk += simd_xor_f32(qk, d);
-            }
-            const float rq = kx_rsqrt(qq + GDN_L2_EPS) * GDN_Q_SCALE;
-            const float rk = kx_rsqrt(kk + GDN_L2_EPS);
-            st16f(q + (ulong)t * kw, ch, gdn_scale4(qc, rq));
-            st16f(k + (ulong)t * kw, ch, gdn_scale4(kc, rk));
-            if (lane == 0) qk_s[sg * GDN_PREP_TOKENS + t - t0] = qk * rq * rk;
-            q3 = q2;
-            q2 = q1;
-            q1 = q0;
-            q0 = qn;
-            k3 = k2;
-            k2 = k1;
-            k1 = k0;
-            k0 = kn;
-        }
+        gdn_prep_qk(tok, y, ring, q, k, a, t0, n, ch, lane, w, wk, qk_s + sg * GDN_PREP_TOKENS);
         SG_BARRIER();
         for (uint i = lane; i < n * a.ratio; i += 32) {
             const uint t = t0 + i / a.ratio, h = role * a.ratio + i % a.ratio;
@@ -555,6 +590,39 @@ KERNEL_END
 #define GDN_SCAN_BINDINGS                                                                          \
     KIN(0, seg_entry, seg), KIN(1, float, q), KIN(2, float, k), KIN(3, float, v),                  \
         KIN(4, float, gates), KOUT(5, float, state), KOUT(6, float, o), KARG(7, gdn_args, a)
+
+/* A thread's share of tokens t0 .. t0 + 15 of q, k (rows KW apart), v (32 columns, rows VW apart)
+ * and gates; beyond the segment's n tokens the last one again. */
+template <uint THREADS>
+KFN void gdn_stage_load(DPTR(const float) q, DPTR(const float) k, DPTR(const float) v,
+                        DPTR(const float) gates, gdn_args a, uint t0, uint n, uint tid,
+                        THREF(float4[GDN_STAGE * 32 / THREADS]) qn,
+                        THREF(float4[GDN_STAGE * 32 / THREADS]) kn, THREF(float4) vn,
+                        THREF(float4) gn)
+{
+    UNROLL for (uint i = 0; i < GDN_STAGE * 32 / THREADS; i++)
+    {
+        const uint x = i * THREADS + tid, t = kmin(t0 + (x >> 5), n - 1);
+        qn[i] = ld16f(q, t * a.k_heads * 128 + (x & 31) * 4);
+        kn[i] = ld16f(k, t * a.k_heads * 128 + (x & 31) * 4);
+    }
+    if (tid < 128) vn = ld16f(v, kmin(t0 + (tid >> 3), n - 1) * a.v_heads * 128 + (tid & 7) * 4);
+    if (tid < GDN_STAGE) gn = ld16f(gates, kmin(t0 + tid, n - 1) * a.v_heads * 4);
+}
+
+template <uint THREADS>
+KFN void gdn_stage_store(THREF(float4[GDN_STAGE * 32 / THREADS]) qn,
+                         THREF(float4[GDN_STAGE * 32 / THREADS]) kn, float4 vn, float4 gn, uint tid,
+                         TPTR(float) q_s, TPTR(float) k_s, TPTR(float) v_s, TPTR(float) g_s)
+{
+    UNROLL for (uint i = 0; i < GDN_STAGE * 32 / THREADS; i++)
+    {
+        tg_st16f(q_s, (i * THREADS + tid) * 4, qn[i]);
+        tg_st16f(k_s, (i * THREADS + tid) * 4, kn[i]);
+    }
+    if (tid < 128) tg_st16f(v_s, tid * 4, vn);
+    if (tid < GDN_STAGE) tg_st16f(g_s, tid * 4, gn);
+}
 
 /* Operands of staged token t; outputs of it. */
 #define GDN_OPERANDS(t, k, q, x, g)                                                                \
@@ -604,26 +672,9 @@ KFN void gdn_scan_columns(DPTR(const seg_entry) seg, DPTR(const float) q, DPTR(c
         /* loads for tokens t0 .., then the tokens before t0, which were loaded a round ago */
         const uint nt = t0 == 0 ? 0 : kmin(n - (t0 - GDN_STAGE), (uint)GDN_STAGE);
         TG_BARRIER();
-        if (t0 != 0) {
-            UNROLL for (uint i = 0; i < per; i++)
-            {
-                tg_st16f(q_s, (i * threads + tid) * 4, qn[i]);
-                tg_st16f(k_s, (i * threads + tid) * 4, kn[i]);
-            }
-            if (tid < 128) tg_st16f(v_s, tid * 4, vn);
-            if (tid < GDN_STAGE) tg_st16f(g_s, tid * 4, gn);
-        }
+        if (t0 != 0) gdn_stage_store<threads>(qn, kn, vn, gn, tid, q_s, k_s, v_s, g_s);
         TG_BARRIER();
-        if (t0 < n) {
-            UNROLL for (uint i = 0; i < per; i++)
-            {
-                const uint x = i * threads + tid, t = kmin(t0 + (x >> 5), n - 1);
-                qn[i] = ld16f(qh, t * kw + (x & 31) * 4);
-                kn[i] = ld16f(kh, t * kw + (x & 31) * 4);
-            }
-            if (tid < 128) vn = ld16f(vh, kmin(t0 + (tid >> 3), n - 1) * vw + (tid & 7) * 4);
-            if (tid < GDN_STAGE) gn = ld16f(gh, kmin(t0 + tid, n - 1) * a.v_heads * 4);
-        }
+        if (t0 < n) gdn_stage_load<threads>(qh, kh, vh, gh, a, t0, n, tid, qn, kn, vn, gn);
         /* a token's operands are loaded while the token before it is computed */
         float ka[128 / LPC], qa[128 / LPC], xa[CPL], kb[128 / LPC], qb[128 / LPC], xb[CPL];
         float4 ga, gb;
