@@ -165,11 +165,36 @@ static calla_status bench_prefill(bench *b, uint32_t n, calla_error *err)
     return st;
 }
 
+/* Steps drawn by the device, greedily; the first few do not count. */
+static calla_status stream_at(bench *b, exec_seq *seq, double *t, calla_error *err)
+{
+    const exec_ops *ops = b->ex->ops;
+    const exec_stream item = {.seq = seq,
+                              .token = next_token(b),
+                              .sampling = {.top_k = 1, .greedy = 1, .by = 1, .repetition = 1}};
+    const uint32_t n = (uint32_t)b->o->steps + 3;
+    int32_t id;
+    calla_status st = ops->stream_begin(b->ex, &item, 1, b->e->banned_bits, n, err);
+    if (st != CALLA_OK) return st;
+    for (uint32_t i = 0; i < n && st == CALLA_OK; i++) {
+        const double t0 = time_now();
+        st = ops->stream_next(b->ex, &id, err);
+        if (i >= 3) t[i - 3] = time_now() - t0;
+    }
+    float *const logits[] = {NULL};
+    return st == CALLA_OK ? ops->stream_end(b->ex, logits, err) : st;
+}
+
 /* Steps of one sequence at position n; the first few do not count. */
 static calla_status decode_at(bench *b, exec_seq *seq, double *t, calla_error *err)
 {
     calla_status st = CALLA_OK;
     double warm;
+    if (b->ex->ops->stream_begin != NULL) {
+        st = stream_at(b, seq, t, err);
+        if (st != CALLA_ERR_FULL) return st; /* the device may not draw (gpu_argmax) */
+        st = CALLA_OK;
+    }
     for (uint32_t i = 0; i < 3 && st == CALLA_OK; i++)
         st = feed(b, seq, 1, &warm, err);
     for (uint32_t i = 0; i < b->o->steps && st == CALLA_OK; i++)

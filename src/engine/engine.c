@@ -169,7 +169,14 @@ calla_status engine_assemble(calla_engine *e, calla_error *err)
     calla_memory_plan plan;
     engine_plan(e, 1, &plan);
     e->reserved = plan.scratch_bytes + plan.weights_copied;
-    return find_banned(e, err);
+    const calla_status st = find_banned(e, err);
+    if (st != CALLA_OK) return st;
+    e->banned_bits = mem_array((e->shape.n_vocab + 31u) / 32, sizeof *e->banned_bits);
+    if (e->banned_bits == NULL)
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for %zu padding ids", e->n_banned);
+    for (size_t i = 0; i < e->n_banned; i++)
+        e->banned_bits[e->banned[i] / 32] |= 1u << (e->banned[i] % 32);
+    return CALLA_OK;
 }
 
 const calla_tokenizer *calla_engine_tokenizer(const calla_engine *engine)

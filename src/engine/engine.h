@@ -32,6 +32,7 @@ struct calla_engine {
     calla_sampling sampling;
     int32_t *banned; /* [n_banned] ids below n_vocab that stand for no token */
     size_t n_banned;
+    uint32_t *banned_bits; /* the same, a bit for each of n_vocab ids */
     uint32_t chunk_tokens;
     uint64_t limit_bytes;
     calla_log_fn log;

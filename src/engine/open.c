@@ -168,6 +168,7 @@ void calla_engine_destroy(calla_engine *e)
     checkpoint_close(e->ck);
     if (e->has_device) (void)pthread_mutex_destroy(&e->device);
     mem_free(e->banned);
+    mem_free(e->banned_bits);
     mem_free(e->model_dir);
     mem_free(e);
 }

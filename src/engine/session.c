@@ -175,52 +175,199 @@ typedef struct generation {
     calla_token_fn on_token;
     void *user;
     calla_generate_result result;
+    bool accepted; /* the sampler knows the token that is being taken */
 } generation;
 
-/* Samples one token, shows it, appends it. *done: result.stop says why. The callback comes before
- * the forward pass, so that the reader does not wait for it. */
+/* Shows a token, unless it is a stop id: then result.stop says so. False: the reader has enough. */
+static bool show(generation *g, int32_t id)
+{
+    const calla_session *s = g->s;
+    if (!g->options->ignore_eos && engine_is_stop(s->engine, id)) {
+        g->result.stop = CALLA_STOP_EOS;
+        return false;
+    }
+    size_t n_bytes = 0;
+    const char *bytes = NULL;
+    if (s->engine->tok != NULL) bytes = calla_tokenizer_bytes(s->engine->tok, id, &n_bytes);
+    g->result.stop = CALLA_STOP_CALLBACK; /* if the reader says so */
+    return g->on_token == NULL || g->on_token(g->user, id, bytes, n_bytes);
+}
+
+/* A token of the response is part of the session now. */
+static void count(generation *g, int32_t id, double since)
+{
+    if (!g->accepted) sampler_accept(g->s->sampler, id);
+    g->accepted = false;
+    g->result.n_tokens++;
+    g->result.decode_seconds += time_now() - since;
+}
+
+/* Draws the next token from the session's logits and shows it. *done: result.stop says why; a
+ * stop id is not shown. The callback comes before the forward pass, so that the reader does not
+ * wait for it. */
+static calla_status draw_one(generation *g, int32_t *id, bool *go_on, calla_error *err)
+{
+    calla_session *s = g->s;
+    const double t0 = time_now();
+    const calla_status st = sampler_draw(s->sampler, s->logits, id, err);
+    g->result.decode_seconds += time_now() - t0;
+    if (st == CALLA_OK) *go_on = show(g, *id);
+    return st;
+}
+
+/* Samples one token, shows it, appends it. */
 static calla_status generate_one(generation *g, bool *done, calla_error *err)
 {
     calla_session *s = g->s;
     int32_t id;
-    const double t0 = time_now();
-    calla_status st = sampler_draw(s->sampler, s->logits, &id, err);
-    if (st != CALLA_OK) return st;
+    bool go_on;
+    calla_status st = draw_one(g, &id, &go_on, err);
     *done = true;
-    if (!g->options->ignore_eos && engine_is_stop(s->engine, id)) {
-        g->result.stop = CALLA_STOP_EOS;
-        return CALLA_OK;
-    }
-    const double t1 = time_now();
-    size_t n_bytes = 0;
-    const char *bytes = NULL;
-    if (s->engine->tok != NULL) bytes = calla_tokenizer_bytes(s->engine->tok, id, &n_bytes);
-    const bool go_on = g->on_token == NULL || g->on_token(g->user, id, bytes, n_bytes);
-    const double t2 = time_now();
+    if (st != CALLA_OK || g->result.stop == CALLA_STOP_EOS) return st;
+    const double t0 = time_now();
     st = run_chunk(s, &id, 1, EXEC_LOGITS_LAST, s->logits, err);
     if (st != CALLA_OK) return st;
-    sampler_accept(s->sampler, id);
-    g->result.n_tokens++;
-    g->result.decode_seconds += t1 - t0 + (time_now() - t2);
-    g->result.stop = CALLA_STOP_CALLBACK;
+    count(g, id, t0);
     *done = !go_on;
     return CALLA_OK;
 }
 
-static calla_status generate_loop(generation *g, calla_error *err)
+/* True when generation is over; result.stop says why. */
+static bool is_over(generation *g)
+{
+    const calla_session *s = g->s;
+    if (take_cancel(g->s))
+        g->result.stop = CALLA_STOP_CANCELLED;
+    else if (g->options->max_tokens != 0 && g->result.n_tokens == g->options->max_tokens)
+        g->result.stop = CALLA_STOP_LENGTH;
+    else if (s->n_tokens == s->n_ctx)
+        g->result.stop = CALLA_STOP_CONTEXT;
+    else
+        return false;
+    return true;
+}
+
+/* ---- Streams: tokens are drawn by the device (executor.h) ---- */
+
+static calla_status stream_open(generation *g, int32_t first, calla_error *err)
+{
+    calla_session *s = g->s;
+    calla_engine *e = s->engine;
+    const uint32_t room = s->n_ctx - s->n_tokens, max = g->options->max_tokens;
+    exec_stream item = {.seq = s->seq, .token = first};
+    uint32_t *counts = NULL;
+    if (!sampler_export(s->sampler, &item.sampling))
+        return err_set(err, CALLA_ERR_FULL, "the device cannot draw so");
+    if (!g->options->ignore_eos) {
+        item.sampling.n_stops = e->shape.n_stop_ids;
+        for (uint32_t i = 0; i < e->shape.n_stop_ids; i++)
+            item.sampling.stops[i] = (uint32_t)e->shape.stop_ids[i];
+    }
+    if (item.sampling.counted != 0) {
+        counts = mem_array(e->shape.n_vocab, sizeof *counts);
+        if (counts == NULL) return err_set(err, CALLA_ERR_FULL, "no memory for counts");
+        sampler_export_counts(s->sampler, counts);
+        item.counts = counts;
+    }
+    const uint32_t left = max == 0 ? room : max - g->result.n_tokens;
+    (void)pthread_mutex_lock(&e->device);
+    const calla_status st =
+        e->ex->ops->stream_begin(e->ex, &item, 1, e->banned_bits, left < room ? left : room, err);
+    (void)pthread_mutex_unlock(&e->device);
+    mem_free(counts);
+    return st;
+}
+
+static calla_status stream_next(calla_session *s, int32_t *id, calla_error *err)
+{
+    calla_engine *e = s->engine;
+    (void)pthread_mutex_lock(&e->device);
+    const calla_status st = e->ex->ops->stream_next(e->ex, id, err);
+    (void)pthread_mutex_unlock(&e->device);
+    return st;
+}
+
+static calla_status stream_close(calla_session *s, calla_error *err)
+{
+    calla_engine *e = s->engine;
+    float *const logits[] = {s->logits};
+    (void)pthread_mutex_lock(&e->device);
+    const calla_status st = e->ex->ops->stream_end(e->ex, logits, err);
+    (void)pthread_mutex_unlock(&e->device);
+    return st;
+}
+
+/* The session has taken id. */
+static void taken(generation *g, int32_t id, double since)
+{
+    calla_session *s = g->s;
+    s->tokens[s->n_tokens++] = id;
+    count(g, id, since);
+}
+
+/* Goes on from `id`, which was shown and not taken yet, until generation is over. */
+static calla_status stream_loop(generation *g, int32_t id, bool go_on, calla_error *err)
 {
     calla_session *s = g->s;
     calla_status st = CALLA_OK;
-    for (bool done = false; st == CALLA_OK && !done;) {
-        done = true;
-        if (take_cancel(s))
-            g->result.stop = CALLA_STOP_CANCELLED;
-        else if (g->options->max_tokens != 0 && g->result.n_tokens == g->options->max_tokens)
-            g->result.stop = CALLA_STOP_LENGTH;
-        else if (s->n_tokens == s->n_ctx)
-            g->result.stop = CALLA_STOP_CONTEXT;
-        else
-            st = generate_one(g, &done, err);
+    for (;;) {
+        const double t0 = time_now();
+        const uint32_t max = g->options->max_tokens;
+        const bool last = !go_on || (max != 0 && g->result.n_tokens + 1 == max) ||
+                          s->n_tokens + 1 == s->n_ctx || atomic_load(&s->cancelled);
+        int32_t next = -1;
+        st = last ? stream_close(s, err) : stream_next(s, &next, err);
+        if (st != CALLA_OK) break;
+        taken(g, id, t0);
+        if (last) {
+            if (go_on) (void)is_over(g);
+            return CALLA_OK;
+        }
+        id = next;
+        sampler_skip(s->sampler);
+        go_on = show(g, id);
+        if (g->result.stop == CALLA_STOP_EOS) {
+            st = stream_close(s, err);
+            break;
+        }
+    }
+    s->has_logits = st == CALLA_OK;
+    s->broken = st != CALLA_OK && s->engine->ex->ops->seq_position(s->seq) != s->n_tokens;
+    return st;
+}
+
+/* One token drawn here, the rest by the device; *done stays false when it cannot. */
+static calla_status generate_stream(generation *g, bool *done, calla_error *err)
+{
+    calla_session *s = g->s;
+    int32_t id;
+    bool go_on;
+    calla_status st = draw_one(g, &id, &go_on, err);
+    *done = true;
+    if (st != CALLA_OK || g->result.stop == CALLA_STOP_EOS) return st;
+    sampler_accept(s->sampler, id);
+    g->accepted = true;
+    st = stream_open(g, id, err);
+    if (st == CALLA_OK) return stream_loop(g, id, go_on, err);
+    if (st != CALLA_ERR_FULL) return st;
+    const double t0 = time_now();
+    st = run_chunk(s, &id, 1, EXEC_LOGITS_LAST, s->logits, err);
+    if (st == CALLA_OK) count(g, id, t0);
+    *done = !go_on;
+    return st;
+}
+
+static calla_status generate_loop(generation *g, calla_error *err)
+{
+    calla_status st = CALLA_OK;
+    bool done = is_over(g);
+    if (!done && g->s->engine->ex->ops->stream_begin != NULL) {
+        st = generate_stream(g, &done, err);
+        done = done || (st == CALLA_OK && is_over(g));
+    }
+    while (st == CALLA_OK && !done) {
+        st = generate_one(g, &done, err);
+        done = done || (st == CALLA_OK && is_over(g));
     }
     return st;
 }
@@ -230,7 +377,7 @@ calla_status calla_session_generate(calla_session *s, const calla_generate_optio
                                     calla_generate_result *result, calla_error *err)
 {
     static const calla_generate_options no_options = {0};
-    generation g = {s, options != NULL ? options : &no_options, on_token, user, {0}};
+    generation g = {s, options != NULL ? options : &no_options, on_token, user, {0}, false};
     if (result != NULL) *result = g.result;
     const calla_sampling *p =
         g.options->sampling != NULL ? g.options->sampling : &s->engine->sampling;

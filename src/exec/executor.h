@@ -13,6 +13,7 @@
 #ifndef CALLA_EXEC_EXECUTOR_H
 #define CALLA_EXEC_EXECUTOR_H
 
+#include "kernels/args_basic.h"
 #include "model/weights.h"
 
 typedef struct executor executor;
@@ -46,6 +47,14 @@ typedef struct exec_options {
     calla_log_fn log; /* may be NULL */
     void *log_user;
 } exec_options;
+
+/* One sequence of a stream: generation on the device, without the host between two tokens. */
+typedef struct exec_stream {
+    exec_seq *seq;
+    int32_t token;          /* the first that it takes */
+    sample_entry sampling;  /* how the device draws: sampler_export() */
+    const uint32_t *counts; /* [n_vocab], when sampling.counted */
+} exec_stream;
 
 typedef struct exec_plan {
     uint64_t kv_bytes;      /* per sequence of n_ctx tokens */
@@ -97,6 +106,18 @@ typedef struct exec_ops {
      * goes back in place. A failure leaves dst at position 0. */
     calla_status (*seq_restore)(executor *ex, exec_seq *dst, const exec_seq *src, uint32_t n_tokens,
                                 const uint8_t *state, calla_error *err);
+    /* Streams; NULL where the device cannot draw. begin: n sequences that take at most max_steps
+     * tokens each; ids whose bit is set in banned [(n_vocab + 31) / 32] are never drawn;
+     * CALLA_ERR_FULL while another stream runs. next: the token that each sequence draws, after it
+     * took the one before; the device may already be a step ahead. A stream in which a sequence
+     * drew a stop id (sampling.stops) must be ended. end: every sequence has taken
+     * all tokens that it was given and has drawn but a stop id, logits[i] (may be NULL) are those
+     * after the last. run() and the rest may be called in between for other sequences. A failure
+     * ends the stream and leaves its sequences at position 0. */
+    calla_status (*stream_begin)(executor *ex, const exec_stream *items, uint32_t n,
+                                 const uint32_t *banned, uint32_t max_steps, calla_error *err);
+    calla_status (*stream_next)(executor *ex, int32_t *ids, calla_error *err);
+    calla_status (*stream_end)(executor *ex, float *const *logits, calla_error *err);
     /* For benchmarks; NULL where there is nothing to tell. Copy bandwidth of the device's memory,
      * bytes read plus written a second; each dispatch of a step, timed alone. */
     double (*copy_bandwidth)(executor *ex);

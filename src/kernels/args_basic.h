@@ -36,8 +36,11 @@ KARGS_SIZE(basic_argmax_args, 12);
 #define SAMPLE_TOUCHED   0x80000000u /* in a count: the id counts for repetition */
 #define SAMPLE_BAD       0xffffffffu /* instead of an id: a NaN, an infinity, or nothing to draw */
 
-/* One sequence's sampling (binding `samp`, [T]): 80 bytes. The generator's state advances with
- * every draw that is not greedy. */
+#define SAMPLE_STOPS_MAX 16u
+
+/* One sequence's sampling (binding `samp`, [T]): 160 bytes. The generator's state advances with
+ * every draw that is not greedy. A stop id in the token table would be computed by a step that
+ * nobody wants: the table then names a parking place, at position 0. */
 typedef struct sample_entry {
     uint32_t top_k;   /* 1 .. SAMPLE_K_MAX; 1 when greedy */
     uint32_t greedy;  /* no draw */
@@ -47,10 +50,14 @@ typedef struct sample_entry {
     float by;                              /* 1 / temperature */
     float top_p, min_p;                    /* 0: off */
     float presence, frequency, repetition; /* 0, 0, 1: off */
-    uint32_t reserved;
+    uint32_t n_stops;
     uint32_t rng[8]; /* xoshiro256**, low words first */
+    uint32_t park_slot, park_row;
+    uint32_t reserved[2];
+    uint32_t stops[SAMPLE_STOPS_MAX];
 } sample_entry;
-KARGS_SIZE(sample_entry, 80);
+#define SAMPLE_ENTRY_WORDS 40u
+KARGS_SIZE(sample_entry, 4 * SAMPLE_ENTRY_WORDS);
 
 typedef struct basic_sample_args {
     uint32_t n_vocab; /* logits in a row, % 4 == 0, <= SAMPLE_VOCAB_MAX */

@@ -311,7 +311,7 @@ KERNEL(basic_sample_part, 256, KIN(0, float, logits), KIN(1, uint, banned), KIN(
     TG_ARRAY(uint, best, 128);
     PDL_LAUNCH();
     PDL_WAIT();
-    DPTR(const uint) entry = samp + 20 * gy;
+    DPTR(const uint) entry = samp + SAMPLE_ENTRY_WORDS * gy;
     const bool counted = entry[2] != 0u;
     DPTR(const uint) count = counts + (ulong)(counted ? entry[3] : 0u) * a.n_vocab;
     const float presence = KFLOAT(entry[8]), frequency = KFLOAT(entry[9]);
@@ -494,11 +494,11 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
     TG_ARRAY(uint, part, 1024);
     TG_ARRAY(uint, best, 128);
     TG_ARRAY(uint, sorted, 128);
-    TG_ARRAY(uint, old, 20);
+    TG_ARRAY(uint, old, SAMPLE_ENTRY_WORDS);
     PDL_LAUNCH();
     PDL_WAIT();
-    DPTR(uint) entry = samp + 20 * gx;
-    if (tid < 20) old[tid] = entry[tid];
+    DPTR(uint) entry = samp + SAMPLE_ENTRY_WORDS * gx;
+    if (tid < SAMPLE_ENTRY_WORDS) old[tid] = entry[tid];
     TG_BARRIER();
     sample_lane c;
     UNROLL for (uint j = 0; j < 16; j++)
@@ -540,6 +540,7 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
             }
         }
         const bool bad = top == 0u || top >= 0xff800000u; /* nothing left, +infinity, NaN */
+        const bool ends = simd_ballot(lane < old[11] && old[24 + (lane & 15u)] == id) != 0u;
         if (lane == 0) {
             const uint n = old[4];
             ring[gx * a.ring_len + n % a.ring_len] = bad ? SAMPLE_BAD : id;
@@ -550,7 +551,11 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
             }
             if (a.advance != 0u) {
                 tok[4 * gx] = bad ? 0u : id;
-                tok[4 * gx + 1] = tok[4 * gx + 1] + 1u;
+                tok[4 * gx + 1] = ends ? 0u : tok[4 * gx + 1] + 1u;
+                if (ends) {
+                    tok[4 * gx + 2] = old[20];
+                    tok[4 * gx + 3] = old[21];
+                }
             }
         }
     }

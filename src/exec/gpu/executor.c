@@ -29,6 +29,7 @@ static uint64_t op_bytes(const model_shape *s, uint32_t chunk)
     n = max_u64(n, op_moe_gemm_scratch(s, chunk));
     n = max_u64(n, op_gdn_scan_scratch(s, chunk, segs));
     n = max_u64(n, op_attn_scan_scratch(s, chunk, segs));
+    n = max_u64(n, op_sample_scratch(s, GPU_DECODE_MAX));
     return max_u64(n, op_argmax_scratch(s, GPU_DECODE_MAX));
 }
 
@@ -88,6 +89,7 @@ void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32
 
 void gpu_programs_forget(gpu_exec *ex)
 {
+    gpu_stream_drain(ex);
     for (uint32_t i = 0; i < GPU_PROGRAMS_MAX; i++) {
         if (ex->programs[i].program != NULL)
             ex->dev->ops->program_destroy(ex->dev, ex->programs[i].program);
@@ -107,6 +109,7 @@ static void op_destroy(executor *base)
     if (base == NULL) return;
     gpu_exec *ex = gpu_self(base);
     gpu_programs_forget(ex);
+    gpu_stream_free(ex);
     destroy_buffers(ex, ex->k, ex->n_full);
     destroy_buffers(ex, ex->v, ex->n_full);
     destroy_buffers(ex, ex->state, ex->n_gdn);
@@ -221,6 +224,9 @@ static exec_ops make_ops(const char *name)
         .seq_state_bytes = gpu_state_bytes,
         .seq_state_save = gpu_state_save,
         .seq_restore = gpu_seq_restore,
+        .stream_begin = gpu_stream_begin,
+        .stream_next = gpu_stream_next,
+        .stream_end = gpu_stream_end,
         .copy_bandwidth = gpu_copy_bandwidth,
         .ablate = op_ablate,
         .profile = gpu_profile,

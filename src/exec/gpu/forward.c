@@ -37,7 +37,7 @@ static gpu_attn attn_of(const gpu_exec *ex, const gpu_layer *l, uint32_t i_full)
     return a;
 }
 
-static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len)
+static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len, gpu_view tok)
 {
     const model_shape *s = ex->shape;
     const gpu_layer *l = &ex->w.layers[i];
@@ -55,12 +55,11 @@ static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len)
     if (full) {
         const gpu_attn a = attn_of(ex, l, i / s->full_interval);
         rec_label(ex->rec, "A2 attention");
-        op_attn_step(g, n, max_len, t->tok, &a, y, f32_rows(t->rope, n, MODEL_ROTARY_DIM), t->op,
-                     o);
+        op_attn_step(g, n, max_len, tok, &a, y, f32_rows(t->rope, n, MODEL_ROTARY_DIM), t->op, o);
     } else {
         const gpu_gdn d = gdn_of(ex, l, i - i / s->full_interval);
         rec_label(ex->rec, "G2 delta");
-        op_gdn_step(g, n, t->tok, &d, y, t->gdn, o);
+        op_gdn_step(g, n, tok, &d, y, t->gdn, o);
     }
     rec_label(ex->rec, full ? "A4 out" : "G3 out");
     op_gemv_add(g, n, o, &l->out, t->op, x);
@@ -79,16 +78,43 @@ static void logits_of_rows(gpu_exec *ex, uint32_t n, uint32_t n_x, gpu_view rows
             &ex->w.lm_head, ex->s.op, logits);
 }
 
-void gpu_record_decode(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t n_logits)
+static void decode_layers(gpu_exec *ex, uint32_t n, uint32_t max_len, gpu_view tok)
 {
     const model_shape *s = ex->shape;
     rec_reset(ex->rec);
     rec_label(ex->rec, "embed");
-    op_embed(&ex->ctx, n, ex->s.tok, &ex->w.embed, ex->w.inv_freq, f32_rows(ex->s.x, n, s->hidden),
+    op_embed(&ex->ctx, n, tok, &ex->w.embed, ex->w.inv_freq, f32_rows(ex->s.x, n, s->hidden),
              f32_rows(ex->s.rope, n, MODEL_ROTARY_DIM));
     for (uint32_t i = 0; i < s->n_layers; i++)
-        decode_layer(ex, i, n, max_len);
+        decode_layer(ex, i, n, max_len, tok);
+}
+
+void gpu_record_decode(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t n_logits)
+{
+    decode_layers(ex, n, max_len, ex->s.tok);
     if (n_logits != 0) logits_of_rows(ex, n_logits, n, gpu_sub(ex->s.rows_of, 0, 4ull * n_logits));
+}
+
+void gpu_record_stream(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t which)
+{
+    const gpu_stream *t = &ex->stream;
+    const gpu_view none = {NULL, 0, 0};
+    const gpu_view logits = f32_rows(t->logits[which], n, ex->shape->n_vocab);
+    const gpu_ops *ops = ex->dev->ops;
+    const gpu_sampling sampling = {
+        .banned = t->banned,
+        .entries = t->samp,
+        .counts = {t->counts, 0, ops->buffer_bytes(t->counts)},
+        .ring = {t->ring, 0, ops->buffer_bytes(t->ring)},
+        .tok = t->tok,
+        .n_slots = (uint32_t)(ops->buffer_bytes(t->counts) / (4ull * ex->shape->n_vocab)),
+        .ring_len = GPU_RING};
+    decode_layers(ex, n, max_len, t->tok);
+    rec_label(ex->rec, "lm_head");
+    op_gemv(&ex->ctx, n, f32_rows(ex->s.x, n, ex->shape->hidden), n, ex->w.final_norm, none,
+            &ex->w.lm_head, ex->s.op, logits);
+    rec_label(ex->rec, "draw");
+    op_sample(&ex->ctx, n, logits, &sampling, ex->s.op);
 }
 
 /* A layer up to its routing. */
@@ -158,7 +184,7 @@ void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_
 
 /* ---- running ---- */
 
-static calla_status run_recorded(gpu_exec *ex, bool once, gpu_program **out, uint64_t *ticket,
+calla_status gpu_submit_recorded(gpu_exec *ex, bool once, gpu_program **out, uint64_t *ticket,
                                  calla_error *err)
 {
     gpu_recording r;
@@ -176,13 +202,13 @@ static calla_status run_once(gpu_exec *ex, calla_error *err)
 {
     gpu_program *p;
     uint64_t ticket = 0;
-    calla_status st = run_recorded(ex, true, &p, &ticket, err);
+    calla_status st = gpu_submit_recorded(ex, true, &p, &ticket, err);
     if (st == CALLA_OK) st = ex->dev->ops->wait(ex->dev, ticket, NULL, err);
     if (p != NULL) ex->dev->ops->program_destroy(ex->dev, p);
     return st;
 }
 
-static cached_program *find_program(gpu_exec *ex, program_key key)
+cached_program *gpu_find_program(gpu_exec *ex, program_key key)
 {
     cached_program *oldest = &ex->programs[0];
     for (uint32_t i = 0; i < GPU_PROGRAMS_MAX; i++) {
@@ -220,17 +246,17 @@ static calla_status decode_step(gpu_exec *ex, const exec_segment *const *segs, u
         if (seq->n_tokens + 1 > max_len) max_len = seq->n_tokens + 1;
         if (segs[t]->want != EXEC_LOGITS_NONE) rows_of[n_logits++] = t;
     }
-    const program_key key = {n, gpu_len_bucket(max_len), n_logits};
+    const program_key key = {n, gpu_len_bucket(max_len), n_logits, 0};
     calla_status st =
         ops->write(ex->dev, gpu_sub(ex->s.tok, 0, n * sizeof(tok_entry)), ex->tok_host, err);
     if (st == CALLA_OK && n_logits != 0)
         st = ops->write(ex->dev, gpu_sub(ex->s.rows_of, 0, 4ull * n_logits), rows_of, err);
     if (st != CALLA_OK) return st;
-    cached_program *c = find_program(ex, key);
+    cached_program *c = gpu_find_program(ex, key);
     uint64_t ticket = 0;
     if (c->program == NULL) {
         gpu_record_decode(ex, n, key.max_len, n_logits);
-        st = run_recorded(ex, false, &c->program, &ticket, err);
+        st = gpu_submit_recorded(ex, false, &c->program, &ticket, err);
     } else {
         st = ops->submit(ex->dev, c->program, &ticket, err);
     }

@@ -40,9 +40,26 @@ typedef struct gpu_scratch {
     uint64_t bytes;
 } gpu_scratch;
 
+#define GPU_RING 8u /* ids of a sequence that the device may be ahead of the host, and more */
+
+/* stream: 0, or 1 + which of two places the logits go to. */
 typedef struct program_key {
-    uint32_t n, max_len, logits;
+    uint32_t n, max_len, logits, stream;
 } program_key;
+
+/* Generation with the token table kept by the device (stream.c). */
+typedef struct gpu_stream {
+    uint32_t n; /* 0: none */
+    exec_seq *seqs[GPU_DECODE_MAX];
+    uint32_t start[GPU_DECODE_MAX]; /* positions at the beginning */
+    sample_entry entries[GPU_DECODE_MAX];
+    uint32_t n_submitted, n_taken, max_steps, depth;
+    bool ended[GPU_DECODE_MAX]; /* drew a stop id */
+    uint64_t ticket[2];
+    gpu_view tok, samp, banned, logits[2];
+    gpu_buffer *buf, *ring, *counts; /* made at the first use */
+    exec_seq *park;
+} gpu_stream;
 
 typedef struct cached_program {
     program_key key;
@@ -61,6 +78,7 @@ typedef struct gpu_exec {
     char variant[128];
     uint32_t chunk;
     gpu_scratch s;
+    gpu_stream stream;
     gpu_buffer *mm; /* ctx.mm: what the products need by the switches */
     /* arenas */
     gpu_buffer **k, **v;        /* [n_full] */
@@ -90,10 +108,25 @@ uint64_t gpu_arena_bytes(const model_shape *s, uint32_t n_rows, uint32_t n_slots
 calla_status gpu_forward(gpu_exec *ex, const exec_segment *segs, uint32_t n_segs, calla_error *err);
 /* Records one decode step or one prefill chunk into ex->rec. */
 void gpu_record_decode(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t n_logits);
+/* A decode step of the stream, with the draw; which: place of the logits. */
+void gpu_record_stream(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t which);
+/* The program for key if it is kept, else a free place for it (program NULL). */
+cached_program *gpu_find_program(gpu_exec *ex, program_key key);
+calla_status gpu_submit_recorded(gpu_exec *ex, bool once, gpu_program **out, uint64_t *ticket,
+                                 calla_error *err);
 void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_len,
                         uint32_t first_layer, uint32_t end_layer);
 /* The bound for the grid of attention: at least len, one of few values. */
 uint32_t gpu_len_bucket(uint32_t len);
+
+/* stream.c */
+calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t n,
+                              const uint32_t *banned, uint32_t max_steps, calla_error *err);
+calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err);
+calla_status gpu_stream_end(executor *base, float *const *logits, calla_error *err);
+/* Waits until nothing of the stream is running. */
+void gpu_stream_drain(gpu_exec *ex);
+void gpu_stream_free(gpu_exec *ex);
 
 /* profile.c */
 double gpu_copy_bandwidth(executor *base);
