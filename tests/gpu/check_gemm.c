@@ -408,12 +408,12 @@ static void moe_host(check *c)
     gpu_context *g = check_context(c, &check_nano);
     const moe m = new_moe(c, &check_nano, draw_n(c), false);
     uint32_t *image = check_host(c, op_moe_plan_bytes(m.s, m.n));
+    give_mm(c, g, m.n); /* before the lists: they are those of its tiles */
     op_moe_plan_host(g, m.n, m.ids, image);
     calla_error err;
     gpu_device *d = check_device(c);
     const gpu_view lists = gpu_sub(m.scratch, 0, op_moe_plan_bytes(m.s, m.n));
     if (d->ops->write(d, lists, image, &err) != CALLA_OK) check_fail(c, "%s", err.message);
-    give_mm(c, g, m.n);
     op_moe_experts(g, m.n, m.vxn, m.vweights, &m.vbank, m.scratch, m.vx);
     if (check_run(c)) compare_moe(c, g, &m, 40);
 }

@@ -5,7 +5,7 @@
 #include "check.h"
 
 #define CHECK_BUFFERS_MAX 64u
-#define CHECK_BLOCKS_MAX  256u
+#define CHECK_BLOCKS_MAX  4096u
 
 struct check {
     gpu_device *dev;
