@@ -557,14 +557,14 @@ KERNEL(attn_scan_mma, 256, KIN(0, uint, seg), KIN(1, float, y), KIN(2, ushort, q
         }
         uint now = 0;
         for (uint key = 0; key < end; key += ATTN_SCAN_KEYS) {
+            frag_copy_wait<0>();
+            TG_BARRIER(); /* these keys are there, and nobody reads the ones before */
             if (key + ATTN_SCAN_KEYS < end) {
                 const uint next = stage - now;
                 attn_scan_fetch(kt + next, k + base, t.kv_row, key + ATTN_SCAN_KEYS, end, tid);
                 attn_scan_fetch(vt + next, v + base, t.kv_row, key + ATTN_SCAN_KEYS, end, tid);
+                frag_copy_close();
             }
-            frag_copy_close();
-            frag_copy_wait<1>();
-            TG_BARRIER();
             if (key <= p_last) {
                 attn_scan_score x;
                 attn_scan_multiply(x, mem, q_row, kt + now, lane);
@@ -572,7 +572,6 @@ KERNEL(attn_scan_mma, 256, KIN(0, uint, seg), KIN(1, float, y), KIN(2, ushort, q
                 attn_scan_weights(st, x);
                 attn_scan_values(st, x, vt + now, lane);
             }
-            TG_BARRIER();
             now = stage - now;
         }
         attn_scan_finish(st, mem, q_row, n_rows, t.first, head, y, o, a, lane);
