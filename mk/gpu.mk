@@ -10,9 +10,11 @@ CXX_FLAGS := -std=c++17 -ffp-contract=off -fno-math-errno -fno-trapping-math -fv
              -fno-exceptions -fno-rtti -fno-threadsafe-statics \
              $(if $(filter x86_64,$(ARCH)),-mavx2 -mfma)
 # -Wno-maybe-uninitialized: GCC does not follow arrays of registers through unrolled loops.
-CXX_WARN  := -Wall -Wextra -Wdouble-promotion -Wundef -Wvla $(if $(IS_CLANG),,-Wno-maybe-uninitialized) $(if $(filter 1,$(WERROR)),-Werror)
-CXX_COMPILE := $(CXX) -Iinclude -Isrc $(CXX_FLAGS) $(OPT) $(SAN) $(if $(SAN),-fno-sanitize=vptr) \
-               $(CPPFLAGS) $(CXXFLAGS)
+CXX_WARN  := -Wall -Wextra -Wdouble-promotion -Wundef -Wvla \
+             $(if $(IS_CLANG),,-Wno-maybe-uninitialized) $(if $(filter 1,$(WERROR)),-Werror)
+# These two need the C++ library.
+CXX_SAN   := $(if $(SAN),-fno-sanitize=vptr $(if $(IS_CLANG),-fno-sanitize=function))
+CXX_COMPILE := $(CXX) -Iinclude -Isrc $(CXX_FLAGS) $(OPT) $(SAN) $(CXX_SAN) $(CPPFLAGS) $(CXXFLAGS)
 
 SIMT_SRC := $(sort $(wildcard src/exec/gpu/simt/*.cpp))
 SIMT_OBJ := $(SIMT_SRC:%.cpp=$(BUILD)/%.o)

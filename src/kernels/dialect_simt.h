@@ -259,6 +259,11 @@ template <typename T> static inline T simt_load_shared(simt_dptr<const T> p, sim
 {
     return simt_get<simt_device_space, T, T>(p.b, p.off, i, SIMT_READ | SIMT_SHARED);
 }
+/* A read on behalf of the whole simdgroup. */
+static inline uint4 simt_sg_load16h(simt_tptr<const ushort> p, simt_index i)
+{
+    return simt_get<simt_tg_space, ushort, uint4>(p.b, p.off, i, SIMT_READ | SIMT_BY_SG);
+}
 #define atomic_add_u32(p, i, v) simt_atomic_add_paused(p, i, v)
 #define device_fence()          simt_pause(simt_self)
 
@@ -314,6 +319,10 @@ template <typename T> static inline T simt_load_shared(const T *p, ulong i)
     T v;
     __atomic_load(p + i, &v, __ATOMIC_RELAXED);
     return v;
+}
+static inline uint4 simt_sg_load16h(const ushort *p, ulong i)
+{
+    return simt_load16<uint4, ushort>(p, i);
 }
 #define atomic_add_u32(p, i, v) simt_atomic_add(p, i, v)
 #define device_fence()          __atomic_thread_fence(__ATOMIC_SEQ_CST)

@@ -62,7 +62,7 @@ struct simt_launch {
     uint32_t grid_x, grid_y;
     uint32_t i_dispatch;
     simt_binding bind[SIMT_BINDINGS];
-    struct checker *checker; /* checking mode, else NULL */
+    struct simt_checker *checker; /* checking mode, else NULL */
 };
 
 struct simt_lane {
@@ -183,7 +183,12 @@ static inline void simt_barrier(simt_lane *t, const char *site)
 
 /* ---- Checked accesses ---- */
 
-enum { SIMT_READ = 1, SIMT_WRITE = 2, SIMT_SHARED = 4 /* atomic, st_shared, ld_shared */ };
+enum {
+    SIMT_READ = 1,
+    SIMT_WRITE = 2,
+    SIMT_SHARED = 4, /* atomic, st_shared, ld_shared */
+    SIMT_BY_SG = 8   /* by all lanes of the simdgroup together */
+};
 
 /* Where those bytes lie, after all checks. */
 uint8_t *simt_device_access(const simt_binding *b, int64_t off, uint32_t bytes, uint32_t how,

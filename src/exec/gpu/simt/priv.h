@@ -26,7 +26,7 @@ typedef struct simt_device {
     uint32_t n_kernels;
     pool *threads;
     simt_machine *machines[POOL_THREADS_MAX];
-    checker *checker; /* checking mode, else NULL */
+    simt_checker *checker; /* checking mode, else NULL */
     simt_watch watch;
     uint64_t used_bytes;           /* of device memory */
     uint64_t ticket;               /* the last given out */

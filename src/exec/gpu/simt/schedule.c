@@ -127,7 +127,7 @@ static bool next_group(void *ctx, simt_group *g)
     g->launch = &j->launch;
     g->gx = i % j->launch.grid_x;
     g->gy = i / j->launch.grid_x;
-    g->run = checker_group(s->d->checker, g->slot, j->launch.i_dispatch, g->gx, g->gy);
+    g->run = simt_checker_group(s->d->checker, g->slot, j->launch.i_dispatch, g->gx, g->gy);
     memset(g->tg, 0xff, SIMT_TG_BYTES);
     return g->run != 0;
 }
@@ -239,7 +239,8 @@ static void tell_watch(const schedule *s)
             uint32_t b;
             uint64_t at;
             const uint32_t on = s->p->dep[k];
-            const simt_edge e = {on, i, in_conflict(s, on, i, &b, &at)};
+            const simt_edge e = {on, i, s->jobs[on].launch.kernel->name, j->launch.kernel->name,
+                                 in_conflict(s, on, i, &b, &at)};
             w->edge(w->ctx, &e);
         }
     }
@@ -264,7 +265,7 @@ bool simt_run_checked(simt_device *d, const gpu_program *p, double *seconds)
     for (uint32_t i = 0; i < p->n; i++) /* those without groups end at once */
         if (s.jobs[i].n_groups == 0 && p->dep_first[i] == p->dep_first[i + 1])
             release_waiting(&s, i);
-    checker_begin(d->checker);
+    simt_checker_begin(d->checker);
     const simt_source source = {next_group, group_ended, &s};
     ok = simt_machine_run_all(d->machines[0], &source);
     if (!ok)

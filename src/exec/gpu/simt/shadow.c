@@ -41,7 +41,7 @@ typedef struct run_info {
     uint32_t i_dispatch, gx, gy, slot;
 } run_info;
 
-struct checker {
+struct simt_checker {
     uint32_t first_run, next_run;
     run_info *runs; /* of this submission */
     uint32_t cap_runs, n_slots;
@@ -98,9 +98,9 @@ static cell *shadow_cell(simt_lane *t, shadow *s, uint64_t off)
 
 /* ---- Groups ---- */
 
-calla_status checker_create(checker **out, uint32_t n_slots, calla_error *err)
+calla_status simt_checker_create(simt_checker **out, uint32_t n_slots, calla_error *err)
 {
-    checker *c = mem_alloc(sizeof *c);
+    simt_checker *c = mem_alloc(sizeof *c);
     *out = c;
     if (c != NULL) c->tg = mem_array(n_slots * SIMT_TG_BYTES / 2, sizeof *c->tg);
     if (c == NULL || c->tg == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for checks");
@@ -109,7 +109,7 @@ calla_status checker_create(checker **out, uint32_t n_slots, calla_error *err)
     return CALLA_OK;
 }
 
-void checker_destroy(checker *c)
+void simt_checker_destroy(simt_checker *c)
 {
     if (c == NULL) return;
     mem_free(c->runs);
@@ -117,12 +117,13 @@ void checker_destroy(checker *c)
     mem_free(c);
 }
 
-void checker_begin(checker *c)
+void simt_checker_begin(simt_checker *c)
 {
     c->first_run = c->next_run;
 }
 
-uint32_t checker_group(checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx, uint32_t gy)
+uint32_t simt_checker_group(simt_checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx,
+                            uint32_t gy)
 {
     const uint32_t i = c->next_run - c->first_run;
     if (i == c->cap_runs) {
@@ -136,19 +137,19 @@ uint32_t checker_group(checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t 
     return c->next_run++;
 }
 
-static const run_info *run_of(const checker *c, uint32_t run)
+static const run_info *run_of(const simt_checker *c, uint32_t run)
 {
     return &c->runs[run - c->first_run];
 }
 
 /* Another group of the same dispatch? */
-static bool is_rival(const checker *c, uint32_t run, uint32_t mine)
+static bool is_rival(const simt_checker *c, uint32_t run, uint32_t mine)
 {
     return run != mine && run >= c->first_run &&
            run_of(c, run)->i_dispatch == run_of(c, mine)->i_dispatch;
 }
 
-static uint16_t site_of(checker *c, const char *file, int line)
+static uint16_t site_of(simt_checker *c, const char *file, int line)
 {
     uint32_t h = ((uint32_t)((uintptr_t)file >> 3) * 31u + (uint32_t)line) % SITES_MAX;
     for (uint32_t n = 0; n < SITES_MAX; n++, h = (h + 1) % SITES_MAX) {
@@ -181,7 +182,7 @@ void kernel_param(char *to, size_t size, const simt_kernel *k, uint32_t i_bindin
 /* An access under judgement. */
 typedef struct access_info {
     simt_lane *t;
-    checker *c;
+    simt_checker *c;
     const simt_track *track; /* NULL: threadgroup memory */
     const simt_array *array;
     int64_t off;
@@ -253,7 +254,7 @@ static void blame_rival(const access_info *a, uint32_t run, const char *did, con
 static bool is_ordered(const access_info *a, const stamp *s)
 {
     const simt_lane *t = a->t;
-    if (s->thread == t->tid) return true;
+    if (s->thread == t->tid && (a->how & SIMT_BY_SG) == 0) return true;
     if (s->epoch != (uint16_t)t->group->epoch) return true;
     if (a->track != NULL || s->thread == MANY) return false;
     const uint32_t sg =
@@ -297,6 +298,7 @@ static void remember(const access_info *a, cell *c, uint8_t half)
         c->w = n;
         return;
     }
+    if ((a->how & SIMT_BY_SG) != 0) n.thread = (uint16_t)(MANY_OF_SG | t->tid / SIMT_LANES);
     const stamp *o = &c->r;
     if (o->run == n.run && o->epoch == n.epoch) {
         n.half |= o->half;
@@ -318,10 +320,22 @@ static void set_bits(uint8_t *bits, int64_t off, uint32_t bytes)
         bits[i / 8] |= (uint8_t)(1u << (i % 8));
 }
 
+/* A further read, after a barrier, of what several threads have read already: nothing to say and
+ * nothing to note. The usual case of operands in threadgroup memory. */
+static bool is_common_read(const access_info *a, const cell *c)
+{
+    const simt_group *g = a->t->group;
+    const uint16_t epoch = (uint16_t)g->epoch;
+    return (a->how & SIMT_WRITE) == 0 && c->r.thread == MANY && c->r.run == g->run &&
+           c->r.epoch == epoch && c->w.run == g->run && c->w.epoch != epoch && c->r.half == 3 &&
+           (c->r.how & SIMT_SHARED) == 0;
+}
+
 static void visit_cells(const access_info *a, cell *c, uint32_t n)
 {
     const uint8_t half = a->bytes > 1 ? 3 : (uint8_t)(1 + (a->off & 1));
     for (uint32_t i = 0; i < n; i++) {
+        if (is_common_read(a, &c[i])) continue;
         judge(a, &c[i], half);
         remember(a, &c[i], half);
     }
@@ -384,7 +398,7 @@ uint8_t *simt_tg_access(const simt_array *array, int64_t off, uint32_t bytes, ui
     simt_lane *t = simt_self;
     if (array == NULL) simt_violation(t, "%s:%d: use of a pointer without a value", file, line);
     const simt_group *g = t->group;
-    checker *c = g->launch->checker;
+    simt_checker *c = g->launch->checker;
     access_info a = {t, c, NULL, array, off, bytes, how, file, line, site_of(c, file, line)};
     if (off < 0 || off > array->bytes || bytes > array->bytes - off) blame(&a, "out of bounds");
     if (!is_aligned(off, bytes)) blame(&a, "misaligned");

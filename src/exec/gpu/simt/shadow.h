@@ -16,7 +16,7 @@
 #include "exec/gpu/simt/simt.h"
 
 typedef struct shadow shadow;
-typedef struct checker checker;
+typedef struct simt_checker simt_checker;
 
 /* Of a buffer. */
 shadow *shadow_create(uint64_t bytes, bool initialised);
@@ -27,7 +27,7 @@ void shadow_copied(shadow *dst, uint64_t dst_off, const shadow *src, uint64_t sr
 
 /* Of a binding of a dispatch that runs. */
 struct simt_track {
-    checker *c;
+    simt_checker *c;
     shadow *s;
     const char *buffer;
     uint64_t off; /* of the binding in its buffer */
@@ -38,11 +38,12 @@ struct simt_track {
 };
 
 /* Runs programs; one group after the other has a number, by which accesses are told apart. */
-calla_status checker_create(checker **out, uint32_t n_slots, calla_error *err);
-void checker_destroy(checker *c);
-void checker_begin(checker *c); /* of a submission */
+calla_status simt_checker_create(simt_checker **out, uint32_t n_slots, calla_error *err);
+void simt_checker_destroy(simt_checker *c);
+void simt_checker_begin(simt_checker *c); /* of a submission */
 /* The next group: its number, or 0 when there is no memory. slot: where it runs. */
-uint32_t checker_group(checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx, uint32_t gy);
+uint32_t simt_checker_group(simt_checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx,
+                            uint32_t gy);
 
 /* The binding's name among the kernel's parameters, in `to`. */
 void kernel_param(char *to, size_t size, const simt_kernel *k, uint32_t i_binding);

@@ -328,7 +328,7 @@ static void destroy(gpu_device *dev)
     for (uint32_t i = 0; i < n; i++)
         simt_machine_destroy(d->machines[i]);
     pool_destroy(d->threads);
-    checker_destroy(d->checker);
+    simt_checker_destroy(d->checker);
     mem_free(d);
 }
 
@@ -374,7 +374,7 @@ calla_status simt_device_create(gpu_device **out, const gpu_simt_options *o,
         TRY(simt_machine_create(&d->machines[i], n_slots, o->check ? o->seed : 0, err));
     if (o->check) {
         simt_machine_guard(d->machines[0]);
-        TRY(checker_create(&d->checker, n_slots, err));
+        TRY(simt_checker_create(&d->checker, n_slots, err));
     }
     *out = &d->base;
     return CALLA_OK;

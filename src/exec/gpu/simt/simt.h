@@ -50,6 +50,7 @@ typedef struct simt_touch {
 /* An edge of the recording, and whether the two dispatches touched a byte in conflict. */
 typedef struct simt_edge {
     uint32_t before, after;
+    const char *kernel_before, *kernel_after;
     bool needed;
 } simt_edge;
 typedef struct simt_watch {
