@@ -1,4 +1,5 @@
-/* score_dump MODEL_DIR bf16|f32 IDS OUT: teacher-forced logits, for comparison with other engines.
+/* score_dump MODEL_DIR bf16|f32 IDS OUT [BACKEND]: teacher-forced logits, for comparison with other
+ * engines.
  *
  * IDS: one sequence a line, decimal ids. OUT: for each sequence [n_ids, n_vocab] f32, as they are
  * in memory, one after the other. */
@@ -40,12 +41,13 @@ int main(int argc, char **argv)
     calla_engine *engine = NULL;
     char *text = NULL;
     size_t n;
-    if (argc != 5) {
-        (void)fprintf(stderr, "usage: score_dump MODEL_DIR bf16|f32 IDS OUT\n");
+    if (argc != 5 && argc != 6) {
+        (void)fprintf(stderr, "usage: score_dump MODEL_DIR bf16|f32 IDS OUT [BACKEND]\n");
         return 2;
     }
     const calla_engine_options o = {
         .model_dir = argv[1],
+        .backend = argc == 6 ? argv[5] : "cpu",
         .kv_type = strcmp(argv[2], "f32") == 0 ? CALLA_KV_F32 : CALLA_KV_BF16,
     };
     FILE *out = fopen(argv[4], "wb");

@@ -1,12 +1,15 @@
 """Agreement of calla with MLX-LM on the same checkpoint bytes, teacher-forced.
 
   python tools/oracle/agree_mlx.py [--model models/nano] [--build build] [--eval 10] [--limit N] [--mlx bf16,f32]
+                                   [--backend cpu] [--write-ids FILE | --rows FILE]
 
 Needs mlx, mlx-lm, numpy, tokenizers (PyPI), and `make build/oracle/score_dump`. The text is the
 golden perplexity text and the evaluation set's dialogues (prompt and right answer). Both engines
 get the same ids; MLX runs once with its own arithmetic (bfloat16 activations) and once with all
 its parameters that are not codes widened to float32, which shows how much of a difference is
 rounding of MLX's own. KL is KL(MLX || calla) in nats. MLX takes about 80 ms a token on a CPU.
+For a GPU on another machine: --write-ids writes what score_dump needs there and stops; --rows
+compares what score_dump wrote there.
 """
 import argparse
 import json
@@ -33,11 +36,15 @@ def sequences(model, n_eval):
     return out
 
 
-def run_calla(build, model, kv, seqs, n_vocab):
+def ids_text(seqs):
+    return "".join(" ".join(map(str, s)) + "\n" for s in seqs)
+
+
+def run_calla(build, model, kv, seqs, n_vocab, backend):
     with tempfile.TemporaryDirectory() as d:
         ids, out = pathlib.Path(d, "ids"), pathlib.Path(d, "out")
-        ids.write_text("".join(" ".join(map(str, s)) + "\n" for s in seqs))
-        subprocess.run([f"{build}/oracle/score_dump", model, kv, ids, out], check=True)
+        ids.write_text(ids_text(seqs))
+        subprocess.run([f"{build}/oracle/score_dump", model, kv, ids, out, backend], check=True)
         return np.fromfile(out, np.float32).reshape(-1, n_vocab)
 
 
@@ -79,18 +86,27 @@ def main():
     ap.add_argument("--eval", type=int, default=10, help="evaluation dialogues, 0: none")
     ap.add_argument("--limit", type=int, default=1 << 20, help="ids of each sequence")
     ap.add_argument("--mlx", default="bf16,f32", help="arithmetic of MLX")
+    ap.add_argument("--backend", default="cpu", help="of calla")
+    ap.add_argument("--write-ids", type=pathlib.Path)
+    ap.add_argument("--rows", type=pathlib.Path)
     a = ap.parse_args()
     mx.set_default_device(mx.cpu)
     config = json.loads((a.model / "config.json").read_text())
     n_vocab = config.get("text_config", config)["vocab_size"]
     tokens = Tokenizer.from_file(str(a.model / "tokenizer.json")).get_vocab_size()
     seqs = [s[: a.limit] for s in sequences(a.model, a.eval)]
+    if a.write_ids:
+        a.write_ids.write_text(ids_text(seqs))
+        return
     dtypes = {"bf16": None, "f32": mx.float32}
     theirs = {name: run_mlx(a.model, seqs, dtypes[name]) for name in a.mlx.split(",")}
     print("| calla, cache | MLX-LM arithmetic | positions | top-1 agreement | perplexity ratio | KL mean | KL max | max abs dlogit |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for kv in ("bf16", "f32"):
-        ours = run_calla(a.build, a.model, kv, seqs, n_vocab)
+    for kv in ("bf16", "f32") if a.backend == "cpu" and not a.rows else ("bf16",):
+        if a.rows:
+            ours = np.fromfile(a.rows, np.float32).reshape(-1, n_vocab)
+        else:
+            ours = run_calla(a.build, a.model, kv, seqs, n_vocab, a.backend)
         for name, rows in theirs.items():
             r = compare(ours, rows, seqs, tokens)
             print(f"| {kv} | {name} | {r['positions']} | {r['top1']:.4%} ({r['flips']} differ, gap of MLX's two best there "
