@@ -92,6 +92,7 @@ typedef struct cli_common {
     const char *backend;   /* "auto" when not given */
     uint64_t n_threads;    /* 0: one per available core */
     const char *log_level; /* "error", "warn", "info", "debug" */
+    const char *pack_dir;  /* as given, or NULL: see cli_pack_dir() */
 } cli_common;
 
 #define CLI_COMMON_DEFAULTS                                                                        \
@@ -106,6 +107,10 @@ typedef struct cli_common {
 #define CLI_ROW_THREADS(type, common)                                                              \
     CLI_OPT_UINT(0, "threads", type, common.n_threads, 1, 256, "N",                                \
                  "threads; default one per available core")
+#define CLI_ROW_PACK_DIR(type, common)                                                             \
+    CLI_OPT_TEXT(0, "pack-dir", type, common.pack_dir, "DIR",                                      \
+                 "folder for weights packed for a GPU, none: packed at every start; default "      \
+                 "$XDG_CACHE_HOME/calla or ~/.cache/calla")
 #define CLI_ROW_LOG_LEVEL(type, common)                                                            \
     CLI_OPT_CHOICE(0, "log-level", type, common.log_level, "error|warn|info|debug",                \
                    "how much to report on stderr")
@@ -145,6 +150,14 @@ int cli_fail(const cli_command *cmd, const calla_error *err);
 /* The folder of the model: `given`, else $CALLA_MODEL, else the demo model "nano" beside the
  * program, in the install prefix, or in the source tree. *dir: mem_free(). */
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
+
+/* Where packed weights are kept: as given ("none" too); else the user's cache folder when the
+ * backend may be a real GPU; else, and when there is no such folder, NULL. *dir: mem_free(). */
+calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err);
+
+/* A calla_progress_fn whose user is a term_progress that was begun: draws it, ends it at the end.
+ */
+bool cli_on_load(void *user, size_t n_done, size_t n_total);
 
 /* A calla_log_fn whose user is a cli_logger: prints the line when its level is at most
  * logger->level. */

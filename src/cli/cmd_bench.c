@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "cli/term.h"
 #include "engine/engine.h"
 
 #define LENGTHS_MAX 32
@@ -38,6 +39,8 @@ static const cli_option options[] = {
     CLI_ROW_MODEL(bench_options, common),
     CLI_ROW_BACKEND(bench_options, common),
     CLI_ROW_THREADS(bench_options, common),
+    CLI_ROW_PACK_DIR(bench_options, common),
+    CLI_ROW_LOG_LEVEL(bench_options, common),
     CLI_OPT_END,
 };
 
@@ -64,6 +67,7 @@ typedef struct result {
 
 typedef struct bench {
     const bench_options *o;
+    cli_logger logger;
     calla_engine *e;
     executor *ex;
     uint64_t rng;
@@ -493,16 +497,29 @@ static calla_status run(bench *b, const lengths *l, calla_error *err)
 
 static calla_status open_bench(bench *b, calla_error *err)
 {
-    char *dir;
+    char *dir, *pack_dir = NULL;
     calla_status st = cli_model_dir(b->o->common.model, &dir, err);
-    if (st != CALLA_OK) return st;
+    if (st == CALLA_OK) st = cli_pack_dir(&b->o->common, &pack_dir, err);
+    if (st != CALLA_OK) {
+        mem_free(dir);
+        return st;
+    }
+    b->logger = cli_logger_make(&cli_bench, &b->o->common);
+    term_progress progress;
+    term_progress_begin(&progress, "loading weights", "bytes");
     const calla_engine_options eo = {
         .model_dir = dir,
         .backend = b->o->common.backend,
         .n_threads = (unsigned)b->o->common.n_threads,
+        .pack_dir = pack_dir,
+        .progress = cli_on_load,
+        .progress_user = &progress,
+        .log = cli_log,
+        .log_user = &b->logger,
     };
     const double t0 = time_now();
     st = calla_engine_create(&b->e, &eo, err);
+    term_progress_end(&progress);
     if (st == CALLA_OK) {
         calla_engine_info i;
         calla_engine_get_info(b->e, &i);
@@ -515,6 +532,7 @@ static calla_status open_bench(bench *b, calla_error *err)
         if (b->copy > 0.0) printf(", copy %.0f GB/s", b->copy / 1e9);
         printf("\n");
     }
+    mem_free(pack_dir);
     mem_free(dir);
     if (st == CALLA_OK && (b->ids == NULL || b->logits == NULL))
         return err_set(err, CALLA_ERR_MEMORY, "no memory for a benchmark");

@@ -14,7 +14,7 @@
 typedef struct inspect_options {
     cli_common common;
     int tensors, memory, schedule, json;
-    uint64_t n_ctx;
+    uint64_t n_ctx, n_parallel;
 } inspect_options;
 
 static const cli_option options[] = {
@@ -25,10 +25,13 @@ static const cli_option options[] = {
                  "what a GPU does: kernels, dependent stages, bytes"),
     CLI_OPT_UINT(0, "ctx", inspect_options, n_ctx, 1, 1e9, "N",
                  "tokens of context to plan for; default 4096"),
+    CLI_OPT_UINT(0, "parallel", inspect_options, n_parallel, 1, 64, "N",
+                 "sequences of that context to plan for; default 1"),
     CLI_OPT_FLAG(0, "json", inspect_options, json, 1, "one JSON object"),
     CLI_ROW_MODEL(inspect_options, common),
     CLI_ROW_BACKEND(inspect_options, common),
     CLI_ROW_THREADS(inspect_options, common),
+    CLI_ROW_PACK_DIR(inspect_options, common),
     CLI_OPT_END,
 };
 
@@ -63,8 +66,12 @@ typedef struct report {
     bool comparable;        /* the real shape in MLX's layout */
     uint32_t n_matrices[4]; /* by mat_type; an expert bank counts as one */
     calla_memory_plan plan;
-    uint32_t n_ctx, n_threads;
+    uint32_t n_ctx, n_threads, n_parallel;
+    uint64_t sum; /* of n_parallel sessions, without what is mapped */
     uint64_t available;
+    const char *backend; /* "cuda", "simt": gpu and pack are filled; else "cpu" */
+    exec_plan gpu;
+    exec_pack pack; /* path NULL: none */
 } report;
 
 /* ---- Collecting ---- */
@@ -118,6 +125,23 @@ static bool is_real_shape(const model_shape *s)
     return memcmp(a.d, b.d, sizeof a.d) == 0;
 }
 
+static calla_status collect_gpu(report *r, const inspect_options *o, calla_error *err)
+{
+    char *pack_dir;
+    calla_status st = cli_pack_dir(&o->common, &pack_dir, err);
+    if (st != CALLA_OK) return st;
+    const exec_options eo = {
+        .chunk_tokens = ENGINE_CHUNK_GPU, .pack_dir = pack_dir, .source = r->ck};
+    r->backend = o->common.backend;
+    exec_gpu_plan(&r->shape, &eo, r->n_ctx, &r->gpu);
+    r->sum = r->gpu.weight_bytes + r->gpu.scratch_bytes +
+             r->n_parallel * (r->gpu.kv_bytes + r->gpu.state_bytes);
+    if (pack_dir != NULL && strcmp(pack_dir, "none") != 0)
+        st = exec_gpu_pack(&r->pack, &r->shape, &eo, err);
+    mem_free(pack_dir);
+    return st;
+}
+
 static calla_status collect(report *r, const inspect_options *o, const char *dir, calla_error *err)
 {
     calla_status st;
@@ -140,16 +164,16 @@ static calla_status collect(report *r, const inspect_options *o, const char *dir
         r->n_ctx = r->shape.max_context;
     }
     r->n_threads = o->common.n_threads != 0 ? (uint32_t)o->common.n_threads : cpu_count();
-    const bool gpu =
-        strcmp(o->common.backend, "cuda") == 0 || strcmp(o->common.backend, "simt") == 0;
-    const exec_options eo = {.n_threads = r->n_threads,
-                             .chunk_tokens = gpu ? ENGINE_CHUNK_GPU : ENGINE_CHUNK_DEFAULT};
-    if (gpu)
-        exec_gpu_plan(&r->shape, &eo, r->n_ctx, &exec);
-    else
-        exec_cpu_plan(&r->shape, &eo, r->n_ctx, &exec);
+    const exec_options eo = {.n_threads = r->n_threads, .chunk_tokens = ENGINE_CHUNK_DEFAULT};
+    exec_cpu_plan(&r->shape, &eo, r->n_ctx, &exec);
     plan_fill(&r->plan, &exec, &r->w, r->shape.n_vocab, r->n_ctx);
+    r->n_parallel = o->n_parallel != 0 ? (uint32_t)o->n_parallel : 1;
+    r->sum = r->plan.total_bytes +
+             (r->n_parallel - 1) * (r->plan.kv_bytes + r->plan.state_bytes + r->plan.logits_bytes);
     r->available = sysmem_available();
+    r->backend = "cpu";
+    if (strcmp(o->common.backend, "cuda") == 0 || strcmp(o->common.backend, "simt") == 0)
+        st = collect_gpu(r, o, err);
 fail:
     return st;
 }
@@ -158,6 +182,7 @@ static void release(report *r)
 {
     weights_unbind(&r->w);
     checkpoint_close(r->ck);
+    mem_free(r->pack.path);
     mem_free(r->dir);
 }
 
@@ -266,32 +291,75 @@ static void text_groups(strbuf *b, const report *r)
                             grouped(r->w.skipped_bytes).s);
 }
 
+typedef struct memory_row {
+    const char *name, *note;
+    uint64_t n;
+} memory_row;
+
+static void text_rows(strbuf *b, const memory_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        (void)strbuf_printf(b, "  %-28s %26s  %10s%s%s\n", rows[i].name, grouped(rows[i].n).s,
+                            scaled(rows[i].n).s, rows[i].note[0] == '\0' ? "" : "  ", rows[i].note);
+}
+
+static const char *sessions(const report *r, char text[32])
+{
+    if (r->n_parallel == 1) return "one session";
+    (void)snprintf(text, 32, "%u sessions", r->n_parallel);
+    return text;
+}
+
+static void text_memory_gpu(strbuf *b, const report *r)
+{
+    char note[32];
+    const memory_row rows[] = {
+        {"weights, packed", "", r->gpu.weight_bytes},
+        {"work buffers", "", r->gpu.scratch_bytes},
+        {"KV cache", "per session", r->gpu.kv_bytes},
+        {"recurrent state", "per session", r->gpu.state_bytes},
+        {"sum", sessions(r, note), r->sum},
+    };
+    (void)strbuf_printf(b, "GPU memory for a context of %s tokens, %s, bf16 cache\n",
+                        grouped(r->n_ctx).s, r->backend);
+    text_rows(b, rows, sizeof rows / sizeof *rows);
+    if (r->pack.path == NULL) {
+        (void)strbuf_puts(b, "packed weights are not kept in a file\n");
+        return;
+    }
+    const memory_row file = {"packed weights on disk", "", r->pack.bytes};
+    text_rows(b, &file, 1);
+    (void)strbuf_printf(b, "  %s: %s\n", r->pack.path,
+                        r->pack.usable                     ? "there"
+                        : r->pack.why.code == CALLA_ERR_IO ? "not there yet"
+                                                           : r->pack.why.message);
+}
+
 static void text_memory(strbuf *b, const report *r)
 {
     const calla_memory_plan *p = &r->plan;
-    const struct {
-        const char *name, *note;
-        uint64_t n;
-    } rows[] = {
+    char note[32];
+    const memory_row rows[] = {
         {"small tensors as f32", "", p->weights_copied},
         {"KV cache", "per session", p->kv_bytes},
         {"recurrent state", "per session", p->state_bytes},
         {"logits, sampler, ids", "per session", p->logits_bytes},
         {"work buffers", "", p->scratch_bytes},
-        {"allocated", "one session", p->total_bytes},
+        {"allocated", sessions(r, note), r->sum},
         {"weights, mapped", "page cache, shared", p->weights_mapped},
-        {"sum", "", p->total_bytes + p->weights_mapped},
+        {"sum", "", r->sum + p->weights_mapped},
     };
+    if (strcmp(r->backend, "cpu") != 0) {
+        text_memory_gpu(b, r);
+        return;
+    }
     (void)strbuf_printf(b, "memory for a context of %s tokens, cpu, %u thread%s, bf16 cache\n",
                         grouped(r->n_ctx).s, r->n_threads, r->n_threads == 1 ? "" : "s");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        (void)strbuf_printf(b, "  %-28s %26s  %10s%s%s\n", rows[i].name, grouped(rows[i].n).s,
-                            scaled(rows[i].n).s, rows[i].note[0] == '\0' ? "" : "  ", rows[i].note);
+    text_rows(b, rows, sizeof rows / sizeof *rows);
     if (r->available != UINT64_MAX)
         (void)strbuf_printf(b, "  %-28s %26s  %10s  %s\n", "available on this machine",
                             grouped(r->available).s, scaled(r->available).s,
-                            p->total_bytes + p->weights_mapped <= r->available ? "enough"
-                                                                               : "not enough");
+                            r->sum + p->weights_mapped <= r->available ? "enough" : "not enough");
 }
 
 static void text_tensors(strbuf *b, const report *r)
@@ -370,7 +438,27 @@ static void json_memory(strbuf *b, const report *r)
     json_number(b, "logits_bytes", p->logits_bytes);
     json_number(b, "scratch_bytes", p->scratch_bytes);
     json_number(b, "total_bytes", p->total_bytes);
+    if (r->n_parallel != 1) json_number(b, "sessions", r->n_parallel);
+    if (r->n_parallel != 1) json_number(b, "sum_bytes", r->sum);
     if (r->available != UINT64_MAX) json_number(b, "available_bytes", r->available);
+    (void)strbuf_putc(b, '}');
+}
+
+static void json_memory_gpu(strbuf *b, const report *r)
+{
+    (void)strbuf_printf(b, "\"gpu_memory\": {\"ctx\": %u, \"sessions\": %u", r->n_ctx,
+                        r->n_parallel);
+    json_number(b, "weight_bytes", r->gpu.weight_bytes);
+    json_number(b, "scratch_bytes", r->gpu.scratch_bytes);
+    json_number(b, "kv_bytes", r->gpu.kv_bytes);
+    json_number(b, "state_bytes", r->gpu.state_bytes);
+    json_number(b, "total_bytes", r->sum);
+    if (r->pack.path != NULL) {
+        (void)strbuf_puts(b, ", \"pack\": {\"path\": ");
+        (void)json_write_string(b, r->pack.path, strlen(r->pack.path));
+        json_number(b, "bytes", r->pack.bytes);
+        (void)strbuf_printf(b, ", \"usable\": %s}", r->pack.usable ? "true" : "false");
+    }
     (void)strbuf_putc(b, '}');
 }
 
@@ -416,7 +504,10 @@ static void write_json(strbuf *b, const report *r, const inspect_options *o)
         json_groups(b, r);
         (void)strbuf_puts(b, ", ");
     }
-    json_memory(b, r);
+    if (strcmp(r->backend, "cpu") == 0)
+        json_memory(b, r);
+    else
+        json_memory_gpu(b, r);
     if (o->tensors) {
         (void)strbuf_puts(b, ", ");
         json_tensors(b, r);

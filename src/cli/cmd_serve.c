@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/term.h"
 #include "server/server.h"
 
 #define FILES_WANTED 1024u /* macOS begins with 256 */
@@ -58,6 +59,7 @@ static const cli_option options[] = {
                  "after a signal, running requests have this long to end; default 30"),
     CLI_ROW_BACKEND(serve_options, common),
     CLI_ROW_THREADS(serve_options, common),
+    CLI_ROW_PACK_DIR(serve_options, common),
     CLI_OPT_SECTION("Reports"),
     CLI_OPT_CHOICE(0, "log-format", serve_options, log_format, "auto|text|json",
                    "lines on stderr; auto is text on a terminal, else JSON"),
@@ -106,6 +108,11 @@ static void wait_signal(void)
     struct pollfd p = {.fd = signal_pipe[0], .events = POLLIN};
     while (poll(&p, 1, -1) < 0 && errno == EINTR && !received) {
     }
+}
+
+static bool on_load(void *user, size_t n_done, size_t n_total)
+{
+    return cli_on_load(user, n_done, n_total) && !received;
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
@@ -167,17 +174,23 @@ static int cmd_serve(int argc, char **argv)
                        .drain_seconds = 30};
     o.common.log_level = "info";
     calla_error err;
-    char *dir = NULL;
+    char *dir = NULL, *pack_dir = NULL;
+    term_progress progress;
     uint64_t cache_bytes = SERVER_CACHE_AUTO;
     const int rc = cli_parse(&cli_serve, argc, argv, &o, NULL);
     if (rc >= 0) return rc;
     if (o.cache_ram && !parse_size(o.cache_ram, &cache_bytes))
         return cli_usage_error(
             &cli_serve, "--cache-ram: expected a size like 512M or 4G, found '%s'", o.cache_ram);
-    if (cli_model_dir(o.common.model, &dir, &err) != CALLA_OK) return cli_fail(&cli_serve, &err);
+    if (cli_model_dir(o.common.model, &dir, &err) != CALLA_OK ||
+        cli_pack_dir(&o.common, &pack_dir, &err) != CALLA_OK) {
+        mem_free(dir);
+        return cli_fail(&cli_serve, &err);
+    }
     if (!o.unix_socket && !is_loopback(o.host) && !o.key_file)
         cli_error(&cli_serve, "--host %s without --api-key-file: whoever reaches it may use it",
                   o.host);
+    term_progress_begin(&progress, "loading weights", "bytes");
     const bool terminal = isatty(STDERR_FILENO) != 0;
     const server_options so = {
         .model_dir = dir,
@@ -188,6 +201,9 @@ static int cmd_serve(int argc, char **argv)
         .n_ctx = (uint32_t)o.n_ctx,
         .queue_max = (uint32_t)o.queue_max,
         .cache_ram_bytes = cache_bytes,
+        .pack_dir = pack_dir,
+        .progress = on_load,
+        .progress_user = &progress,
         .host = o.host,
         .port = (uint16_t)o.port,
         .unix_socket = o.unix_socket,
@@ -205,7 +221,10 @@ static int cmd_serve(int argc, char **argv)
     raise_files();
     calla_status st = catch_signals() ? serve(&so, o.drain_seconds, &err)
                                       : err_set(&err, CALLA_ERR_IO, "pipe: %s", strerror(errno));
+    term_progress_end(&progress);
+    mem_free(pack_dir);
     mem_free(dir);
+    if (st == CALLA_ERR_CANCELLED && received) return CLI_OK;
     return st == CALLA_OK ? CLI_OK : cli_fail(&cli_serve, &err);
 }
 

@@ -1,4 +1,4 @@
-/* model_dir.c - where the model is when nobody says so. */
+/* model_dir.c - where the model is, and where packed weights are kept, when nobody says so. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,4 +75,31 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
     return err_set(err, CALLA_ERR_IO,
                    "no model: -m and CALLA_MODEL are not given, and the demo model was found "
                    "neither beside the program nor in " CALLA_PREFIX "/share/calla/models/nano");
+}
+
+calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *backend = common->backend;
+    strbuf b = {0};
+    *dir = NULL;
+    if (common->pack_dir && !*common->pack_dir)
+        return err_set(err, CALLA_ERR_ARGUMENT,
+                       "--pack-dir: expected a folder or none, found an empty name");
+    if (common->pack_dir)
+        (void)strbuf_puts(&b, common->pack_dir);
+    else if (!strcmp(backend, "cpu") || !strcmp(backend, "simt"))
+        return CALLA_OK;
+    else if (cache && cache[0] == '/')
+        (void)strbuf_printf(&b, "%s/calla", cache);
+    else if (home && home[0] == '/')
+        (void)strbuf_printf(&b, "%s/.cache/calla", home);
+    else
+        return CALLA_OK;
+    if (b.failed) {
+        strbuf_deinit(&b);
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
+    }
+    *dir = b.data;
+    return CALLA_OK;
 }

@@ -57,6 +57,16 @@ void cli_log(void *user, calla_log_level level, const char *line)
     if (level <= logger->level) cli_error(logger->cmd, "%s", line);
 }
 
+bool cli_on_load(void *user, size_t n_done, size_t n_total)
+{
+    term_progress *p = user;
+    if (n_done < n_total)
+        term_progress_update(p, (double)n_done, (double)n_total);
+    else
+        term_progress_end(p);
+    return true;
+}
+
 bool cli_stdout_ok(void)
 {
     return fflush(stdout) == 0 && !ferror(stdout);

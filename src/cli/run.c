@@ -37,6 +37,10 @@ calla_status run_open(run *r, calla_error *err)
     TRY(cli_model_dir(r->opt.common.model, &r->model_dir, err));
     model_name(r);
     if (!r->opt.raw) TRY(chat_template_check(r->model_dir, err));
+    TRY(cli_pack_dir(&r->opt.common, &r->pack_dir, err));
+    term_progress progress;
+    term_progress_begin(&progress, "loading weights", "bytes");
+    if (r->opt.json || r->opt.quiet) progress.on = false;
     const calla_engine_options options = {
         .model_dir = r->model_dir,
         .backend = r->opt.common.backend,
@@ -45,10 +49,16 @@ calla_status run_open(run *r, calla_error *err)
                    : !strcmp(r->opt.kv, "f32") ? CALLA_KV_F32
                                                : CALLA_KV_BF16,
         .cpu_variant = r->opt.variant,
+        .n_ctx = r->opt.n_ctx != RUN_UNSET ? (uint32_t)r->opt.n_ctx : 0,
+        .pack_dir = r->pack_dir,
+        .progress = cli_on_load,
+        .progress_user = &progress,
         .log = cli_log,
         .log_user = &r->logger,
     };
-    TRY(calla_engine_create(&r->engine, &options, err));
+    st = calla_engine_create(&r->engine, &options, err);
+    term_progress_end(&progress);
+    if (st != CALLA_OK) goto fail;
     r->tok = calla_engine_tokenizer(r->engine);
     calla_engine_get_info(r->engine, &r->info);
     r->load_seconds = time_now() - t0;
@@ -73,9 +83,11 @@ void run_close(run *r)
     calla_session_destroy(r->session);
     calla_engine_destroy(r->engine);
     mem_free(r->model_dir);
+    mem_free(r->pack_dir);
     r->session = NULL;
     r->engine = NULL;
     r->model_dir = NULL;
+    r->pack_dir = NULL;
 }
 
 /* ---- One turn ----------------------------------------------------------------------------- */

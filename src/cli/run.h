@@ -30,7 +30,7 @@ typedef struct run {
     const cli_command *cmd;
     run_options opt;
     cli_logger logger;
-    char *model_dir;
+    char *model_dir, *pack_dir;
     char model_name[128];
     calla_engine *engine;
     const calla_tokenizer *tok; /* of the engine */

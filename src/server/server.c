@@ -288,6 +288,10 @@ calla_status server_load(server *s, calla_error *err)
         .model_dir = s->o.model_dir,
         .backend = s->o.backend,
         .n_threads = s->o.n_threads,
+        .n_ctx = s->o.n_ctx,
+        .pack_dir = s->o.pack_dir,
+        .progress = s->o.progress,
+        .progress_user = s->o.progress_user,
         .log = on_engine_log,
         .log_user = s->log,
     };

@@ -387,17 +387,23 @@ static void say(const loader *ld, calla_log_level level, const char *fmt, ...)
     ld->o->log(ld->o->log_user, level, line);
 }
 
-static calla_status put_blob(loader *ld, uint32_t i_blob, const uint8_t *data, uint64_t *done,
+static calla_status report(const loader *ld, uint64_t done, calla_error *err)
+{
+    if (ld->o->progress == NULL ||
+        ld->o->progress(ld->o->progress_user, (size_t)done, (size_t)ld->out->bytes))
+        return CALLA_OK;
+    return err_set(err, CALLA_ERR_CANCELLED, "loading the weights was cancelled");
+}
+
+static calla_status put_blob(const loader *ld, uint32_t i_blob, const uint8_t *data, uint64_t *done,
                              calla_error *err)
 {
     const uint64_t bytes = ld->cache.blob_bytes[i_blob];
     const calla_status st =
         ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[i_blob], 0, bytes}, data, err);
     *done += bytes;
-    if (st != CALLA_OK || ld->o->progress == NULL ||
-        ld->o->progress(ld->o->progress_user, (size_t)*done, (size_t)ld->out->bytes))
-        return st;
-    return err_set(err, CALLA_ERR_CANCELLED, "loading the weights was cancelled");
+    /* The last report comes when the file is complete, too. */
+    return st != CALLA_OK || *done == ld->out->bytes ? st : report(ld, *done, err);
 }
 
 /* *loaded stays false, with a line in the log, when the file cannot be used. */
@@ -504,6 +510,7 @@ calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape
     if (st == CALLA_OK) st = gpu_weights_place(out, d, s, err);
     if (st == CALLA_OK && ld.cache.path != NULL) st = load_file(&ld, &loaded, err);
     if (st == CALLA_OK && !loaded) st = build(&ld, err);
+    if (st == CALLA_OK) st = report(&ld, out->bytes, err);
     pool_destroy(ld.pool);
     mem_free(ld.cache.path);
     if (st != CALLA_OK) gpu_weights_free(out, d);
