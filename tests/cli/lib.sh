@@ -5,7 +5,7 @@ tools=${CLI_TOOLS:-build/tests/cli}
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 unset CALLA_MODEL NO_COLOR
-export XDG_STATE_HOME="$tmp/state"
+export XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
 passed=0 failed=0
 
 # pass NAME; fail NAME DETAIL

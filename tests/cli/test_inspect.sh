@@ -21,6 +21,31 @@ case $out in '{"dir": '*'}') pass ;; *) fail '--json' "$out" ;; esac
 has '--json' '"text_bytes": 12305376, "active_bytes": 6407280' "$out"
 has '--json' '"memory": {"ctx": 2000' "$out"
 has '--json' '{"name": "language_model.lm_head.weight", "dtype": "U32", "shape": [4096, 32], "bytes": 524288}' "$out"
+run inspect --memory --parallel 3; has '--parallel' '3 sessions' "$out"
+
+# ---- The memory of a GPU, and the packed file ----
+run inspect --memory --backend cuda --ctx 8192 --parallel 4; is 'gpu' 0 $rc
+has 'gpu' 'GPU memory for a context of 8,192 tokens, cuda' "$out"
+has 'gpu' '12,372,736   11.80 MiB' "$out"
+has 'gpu' '4 sessions' "$out"
+has 'gpu' "$tmp/cache/calla/nano-" "$out"
+has 'gpu' '.pack: not there yet' "$out"
+run inspect --memory --backend simt; has 'simt keeps nothing unasked' 'not kept in a file' "$out"
+run inspect --memory --backend cuda --pack-dir none; has 'none' 'not kept in a file' "$out"
+run inspect --json --backend simt --pack-dir "$tmp/packs" --ctx 100; is 'gpu --json' 0 $rc
+has 'gpu --json' '"gpu_memory": {"ctx": 100, "sessions": 1, "weight_bytes": 12372736' "$out"
+has 'gpu --json' '"bytes": 12451840, "usable": false}' "$out"
+refuses 1 'expected a folder or none' inspect --backend simt --pack-dir ''
+if "$calla" run --help | grep -q 'simt' && grep -q avx2 /proc/cpuinfo 2>/dev/null; then
+    run run --backend simt --pack-dir "$tmp/packs/deep" -p Hi --max-tokens 1 --ctx 64 --log-level info; is 'pack' 0 $rc
+    has 'pack' "packed weights kept in $tmp/packs/deep/nano-" "$err"
+    run inspect --memory --backend simt --pack-dir "$tmp/packs/deep"; has 'pack' '.pack: there' "$out"
+    is 'only the owner' 'drwx------' "$(ls -ld "$tmp/packs/deep" | cut -c 1-10)"
+    run run --backend simt --pack-dir "$tmp/out" -p Hi --max-tokens 1 --ctx 64; is 'no folder' 0 $rc
+    has 'no folder' 'packed weights are not kept' "$err"
+fi
+is 'nothing in the cache folder' '' "$(ls "$tmp/cache" 2>/dev/null)"
+
 refuses 2 'the cpu backend has no schedule' inspect --backend cpu --schedule
 refuses 2 'expected DIR or -m, found both' inspect -m models/nano models/nano
 refuses 2 "unexpected argument 'b'" inspect a b

@@ -421,8 +421,8 @@ static calla_status load_file(loader *ld, bool *loaded, calla_error *err)
     pack_file_close(&f);
     *loaded = used == CALLA_OK && st == CALLA_OK;
     if (*loaded)
-        say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.2f GB)", ld->cache.path,
-            (double)pack_file_bytes(&ld->cache.spec) / 1e9);
+        say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.1f MB)", ld->cache.path,
+            (double)pack_file_bytes(&ld->cache.spec) / 1e6);
     else if (used != CALLA_OK && (used != CALLA_ERR_IO || file_exists(ld->cache.path)))
         say(ld, used == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_INFO : CALLA_LOG_WARN,
             "%s is not used but written anew: %s", ld->cache.path, why.message);
@@ -489,8 +489,8 @@ static calla_status build(loader *ld, calla_error *err)
         if (pack_writer_commit(ld->writer, &why) != CALLA_OK)
             give_up_file(ld, &why);
         else
-            say(ld, CALLA_LOG_INFO, "packed weights kept in %s (%.2f GB)", ld->cache.path,
-                (double)pack_file_bytes(&ld->cache.spec) / 1e9);
+            say(ld, CALLA_LOG_INFO, "packed weights kept in %s (%.1f MB)", ld->cache.path,
+                (double)pack_file_bytes(&ld->cache.spec) / 1e6);
     }
     pack_writer_destroy(ld->writer);
     mem_free_pages(ld->staging, staging);
