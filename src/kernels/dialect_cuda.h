@@ -24,6 +24,8 @@ static_assert(sizeof(ulong) == 8, "ulong has 64 bits");
 
 #define KERNEL(name, threads, ...)                                                                 \
     extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+#define KERNEL_GROUPS(name, threads, groups, ...)                                                  \
+    extern "C" __global__ void __launch_bounds__(threads, groups) name(__VA_ARGS__)
 #define KERNEL_END
 #define KIN(i, T, name)  const T *name
 #define KOUT(i, T, name) T *name

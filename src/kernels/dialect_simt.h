@@ -38,6 +38,7 @@ struct alignas(16) float4 {
     enum { simt_threads_##name = (threads) };                                                      \
     static const char simt_params_##name[] = SIMT_TEXT_ALL(__VA_ARGS__);                           \
     static void simt_kernel_##name(__VA_ARGS__)
+#define KERNEL_GROUPS(name, threads, groups, ...) KERNEL(name, threads, __VA_ARGS__)
 #define KERNEL_END
 #define KIN(i, T, name)  [[maybe_unused]] DPTR(const T) name
 #define KOUT(i, T, name) [[maybe_unused]] DPTR(T) name

@@ -202,35 +202,38 @@ template <uint S> KFN float team_sum(float s, TPTR(float) halves, uint turn, uin
 /* ---- Projections ---- */
 
 /* What a group of 128 threads does for one token: rows in fours, a team of S simdgroups a four,
- * each C * 1,024 columns of it; teams of all groups take turns. Weights of the first rows are
- * asked for before the input is waited for, those of the next when a row's registers are free.
+ * each C * 1,024 columns of it; teams of all groups take turns. A team holds B fours, asked for
+ * before the input is waited for; those after them when registers are free.
  * K: columns if known (rows % 4 == 0 then), else 0. */
-template <uint C, uint S, uint K>
+template <uint B, uint C, uint S, uint K>
 KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
                     DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y, gemv_args a,
                     TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(float) halves,
                     uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
 {
     const uint cols = K != 0 ? K : a.cols, n_fours = (a.rows + 3) / 4;
-    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
+    const uint piece = sg % S, r0 = piece * C * 32 + lane;
+    const uint step = ngx * (4 / S); /* fours between two turns of a team */
     const bool has_norm = (a.flags & GEMV_NORM) != 0u;
-    uint first = gx * n_teams; /* of the group; the team's four is first + sg / S */
-    DPTR(const uint) next = codes + (ulong)(4 * (first + sg / S)) * (cols / 8) + 4 * r0;
-    DPTR(const uint) next_sb = sb + (ulong)(4 * (first + sg / S)) * (cols / 64) + r0 / 2;
-    q4_four<C> q;
-    UNROLL for (uint i = 0; i < 4; i++)
+    uint first = gx * (4 / S);         /* of the group; the team's four is first + sg / S */
+    uint ahead = 4 * (first + sg / S); /* the team's first row that is not asked for yet */
+    DPTR(const uint) next = codes + (ulong)ahead * (cols / 8) + 4 * r0;
+    DPTR(const uint) next_sb = sb + (ulong)ahead * (cols / 64) + r0 / 2;
+    q4_four<C> q[B];
+    UNROLL for (uint b = 0; b < B; b++)
     {
-        if (4 * (first + sg / S) + i < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
+        UNROLL for (uint i = 0; i < 4; i++)
+        {
+            if (ahead + i < a.rows) q4_load<C, K>(q[b], i, next, next_sb, cols, r0);
+        }
+        ahead += 4 * step;
+        next += (ulong)(4 * step) * (cols / 8);
+        next_sb += (ulong)(4 * step) * (cols / 64);
     }
     row_part<2 * C * S> w;
     if (has_norm) row_load<2 * C * S, K != 0>(w, norm, cols, tid);
-    {
-        /* while there is nothing else to do: the team's next four, a line a lane */
-        const uint row = 4 * (first + ngx * n_teams + sg / S), words = cols / 2;
-        DPTR(const uint) at = codes + (ulong)row * (cols / 8);
-        for (uint i = 32 * (piece * 32 + lane); row + 4 <= a.rows && i < words; i += 32 * 32 * S)
-            prefetch_l2(at, i);
-    }
+    if (K != 0 && ahead + 4 <= a.rows)
+        prefetch_l2(next, 28 * lane); /* what comes then, a line a lane */
     PDL_WAIT();
     const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
     DPTR(const float) in = x + (ulong)x_row * cols;
@@ -247,23 +250,32 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
     const float inv =
         has_norm ? rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps) : 1.0f;
     DPTR(float) out = y + (ulong)gy * a.rows;
-    for (uint turn = 0; first < n_fours; turn++) {
-        const uint row = 4 * (first + sg / S) + lane / 8;
-        first += ngx * n_teams;
-        next += (ulong)(4 * ngx * n_teams) * (cols / 8);
-        next_sb += (ulong)(4 * ngx * n_teams) * (cols / 64);
-        const uint next_row = 4 * (first + sg / S);
-        const bool mine = piece == 0 && (lane & 7u) == 0u && row < a.rows;
-        const float old = mine && (a.flags & GEMV_ADD) != 0u ? out[row] : 0.0f;
-        float acc[4];
-        UNROLL for (uint i = 0; i < 4; i++)
+    uint turn = 0;
+    while (first < n_fours) {
+        UNROLL for (uint b = 0; b < B; b++)
         {
-            acc[i] = q4_dot<C>(q, i, v, sum);
-            if (next_row + (K != 0 ? 0u : i) < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
+            if (first < n_fours) {
+                const uint row = 4 * (first + sg / S) + lane / 8;
+                const bool mine = piece == 0 && (lane & 7u) == 0u && row < a.rows;
+                float old = 0.0f; /* ld_shared stays where it is: before the sums, not after */
+                if (mine && (a.flags & GEMV_ADD) != 0u) old = ld_shared_f32(out, row);
+                float acc[4];
+                UNROLL for (uint i = 0; i < 4; i++)
+                {
+                    acc[i] = q4_dot<C>(q[b], i, v, sum);
+                    if (ahead + (K != 0 ? 0u : i) < a.rows)
+                        q4_load<C, K>(q[b], i, next, next_sb, cols, r0);
+                }
+                float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+                s = team_sum<S>(s, halves, turn, lane, sg) * inv;
+                if (mine) out[row] = (a.flags & GEMV_ADD) != 0u ? old + s : s;
+                first += step;
+                ahead += 4 * step;
+                next += (ulong)(4 * step) * (cols / 8);
+                next_sb += (ulong)(4 * step) * (cols / 64);
+                turn++;
+            }
         }
-        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
-        if (mine) out[row] = (a.flags & GEMV_ADD) != 0u ? old + s : s;
     }
 }
 
@@ -274,22 +286,22 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
  * ref     ref_gemv, bitwise
  * why     kernels are short here: what counts is the time from the input's arrival to the first
  *         product, so weights are in registers by then and x is read once a group. */
-KERNEL(gemv_k2048, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
-       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+KERNEL_GROUPS(gemv_k2048, 128, 3, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+              KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 2048);
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gemv_group<2, 1, 2048>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
-                           sg, gx, gy, ngx);
+    gemv_group<2, 2, 1, 2048>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
+                              sg, gx, gy, ngx);
 }
 KERNEL_END
 
 /* gemv_k4096: the same with K = 4096: two simdgroups a row. */
-KERNEL(gemv_k4096, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
-       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+KERNEL_GROUPS(gemv_k4096, 128, 4, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+              KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 4096);
@@ -297,8 +309,8 @@ KERNEL(gemv_k4096, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<2, 2, 4096>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
-                           sg, gx, gy, ngx);
+    gemv_group<1, 2, 2, 4096>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid,
+                              lane, sg, gx, gy, ngx);
 }
 KERNEL_END
 
@@ -312,8 +324,8 @@ KERNEL(gemv_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), K
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<2, 2, 0>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane, sg,
-                        gx, gy, ngx);
+    gemv_group<1, 2, 2, 0>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
+                           sg, gx, gy, ngx);
 }
 KERNEL_END
 
@@ -683,22 +695,55 @@ KERNEL_END
 
 /* ---- Experts ---- */
 
-/* The part of a routed expert's down matrix that belongs to a four of its gate and up rows. */
-KFN void prefetch_down(DPTR(const uint) slabs, DPTR(const uint) ids, uint slot, uint four,
-                       uint down_at, uint down_words, gemv_moe_args a, uint lane)
-{
-    const uint i = down_at + four * down_words + 32 * lane;
-    if (slot < a.n_used && 32 * lane < down_words && i < a.slab_words)
-        prefetch_l2(slabs + (ulong)ids[slot] * a.slab_words, i);
-}
-
 /* gemv_gateup: h[t][s] = silu(gate x) * (up x) for the routed experts and, last, the shared one.
  * shapes  slabs as gpu_bank; x [T][H], H = 2048; norm [H]; ids [T][U]; h [T][U + 1][W]
  * grid    at most (U + 1) W / 8 x T groups: they take turns
  * cost    (U + 1) 2 W H 0.5625 bytes a token; memory bound
  * ref     ref_gateup, bitwise
  * why     g and u rows lie side by side, so a simdgroup has both of two outputs in its four. */
-template <uint C, uint S, uint K>
+/* The four number `at` of slot `slot`, of which there are `fours`. */
+typedef struct moe_four {
+    uint slot, at;
+} moe_four;
+
+KFN moe_four moe_four_of(uint four, uint fours)
+{
+    moe_four f;
+    f.slot = four / fours;
+    f.at = four - f.slot * fours;
+    return f;
+}
+
+KFN moe_four moe_four_after(moe_four f, uint step, uint fours)
+{
+    f.at += step;
+    while (f.at >= fours) {
+        f.at -= fours;
+        f.slot++;
+    }
+    return f;
+}
+
+/* Gate and up rows of a four to q; the part of its slot's down matrix that comes next into the
+ * cache. ids: of the token. */
+template <uint C, uint K>
+KFN void gateup_load(THREF(q4_four<C>) q, moe_four f, DPTR(const uint) slabs, DPTR(const uint) ids,
+                     gemv_moe_args a, uint down_words, uint r0, uint lane)
+{
+    const uint cols = K != 0 ? K : a.hidden, sb_at = a.width * (cols / 4);
+    const uint down_at = sb_at + a.width * (cols / 32);
+    if (f.slot <= a.n_used) {
+        const uint e = f.slot < a.n_used ? ids[f.slot] : a.n_experts;
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        DPTR(const uint) codes = slab + f.at * (cols / 2) + 4 * r0;
+        DPTR(const uint) sb = slab + sb_at + f.at * (cols / 16) + r0 / 2;
+        UNROLL for (uint i = 0; i < 4; i++) q4_load<C, K>(q, i, codes, sb, cols, r0);
+        const uint down = down_at + f.at * down_words + 32 * lane;
+        if (32 * lane < down_words && down < a.slab_words) prefetch_l2(slab, down);
+    }
+}
+
+template <uint B, uint C, uint S, uint K>
 KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const float) norm,
                       DPTR(const uint) ids, DPTR(float) h, gemv_moe_args a, TPTR(float) stage,
                       TPTR(float) sums, TPTR(float) part, TPTR(float) halves, uint tid, uint lane,
@@ -706,25 +751,23 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
 {
     const uint cols = K != 0 ? K : a.hidden;
     const uint fours = a.width / 2, n_fours = (a.n_used + 1) * fours; /* of a slot, of all */
-    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
-    const uint sb_at = a.width * (cols / 4);
-    uint first = gx * n_teams;
-    uint slot = (first + sg / S) / fours, at = (first + sg / S) % fours; /* four `at` of slot */
+    const uint piece = sg % S, r0 = piece * C * 32 + lane, step = ngx * (4 / S);
+    uint first = gx * (4 / S);
+    moe_four ahead = moe_four_of(first + sg / S, fours); /* not asked for yet */
     row_part<2 * C * S> w;
     row_load<2 * C * S, K != 0>(w, norm, cols, tid);
-    /* the shared expert is known already; of the others, down comes next (gemv_down) */
+    const uint down_words = /* of a four, whole lines */
+        ((a.slab_words - a.width * (cols / 4 + cols / 32)) / fours + 31) / 32 * 32;
+    /* the shared expert is known already */
     for (uint i = 32 * (gx * 128 + tid); gy == 0 && i < a.slab_words; i += 32 * 128 * ngx)
         prefetch_l2(slabs + (ulong)a.n_experts * a.slab_words, i);
-    const uint down_at = a.width * (cols / 4 + cols / 32);
-    const uint down_words = ((a.slab_words - down_at) / fours + 31) / 32 * 32; /* of a four */
     PDL_WAIT();
-    q4_four<C> q;
-    if (slot <= a.n_used) {
-        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
-        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
-        UNROLL for (uint i = 0; i < 4; i++)
-            q4_load<C, K>(q, i, slab + at * (cols / 2) + 4 * r0,
-                          slab + sb_at + at * (cols / 16) + r0 / 2, cols, r0);
+    DPTR(const uint) mine = ids + gy * a.n_used;
+    q4_four<C> q[B];
+    UNROLL for (uint b = 0; b < B; b++)
+    {
+        gateup_load<C, K>(q[b], ahead, slabs, mine, a, down_words, r0, lane);
+        ahead = moe_four_after(ahead, step, fours);
     }
     const float square =
         stage_normed<2 * C * S, K != 0>(x + (ulong)gy * cols, w, cols, stage, sums, tid);
@@ -735,44 +778,38 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
     unstage_q4<C>(v, sum, stage, sums, r0);
     const float inv = rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = h + (ulong)gy * (a.n_used + 1) * a.width;
-    for (uint turn = 0; first < n_fours; turn++) {
-        const uint four = first + sg / S;
-        first += ngx * n_teams;
-        at += ngx * n_teams;
-        while (at >= fours) {
-            at -= fours;
-            slot++;
-        }
-        const bool more = slot <= a.n_used;
-        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
-        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
-        DPTR(const uint) next = slab + at * (cols / 2) + 4 * r0;
-        DPTR(const uint) next_sb = slab + sb_at + at * (cols / 16) + r0 / 2;
-        float acc[4];
-        UNROLL for (uint i = 0; i < 4; i++)
+    uint turn = 0;
+    while (first < n_fours) {
+        UNROLL for (uint b = 0; b < B; b++)
         {
-            acc[i] = q4_dot<C>(q, i, v, sum);
-            if (more) q4_load<C, K>(q, i, next, next_sb, cols, r0);
+            if (first < n_fours) {
+                const uint four = first + sg / S;
+                float acc[4];
+                UNROLL for (uint i = 0; i < 4; i++) acc[i] = q4_dot<C>(q[b], i, v, sum);
+                gateup_load<C, K>(q[b], ahead, slabs, mine, a, down_words, r0, lane);
+                ahead = moe_four_after(ahead, step, fours);
+                float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+                s = team_sum<S>(s, halves, turn, lane, sg) * inv;
+                const float u = simd_xor_f32(s, 8);
+                if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
+                    out[2 * four + lane / 16] = kx_silu(s) * u;
+                first += step;
+                turn++;
+            }
         }
-        if (more) prefetch_down(slabs, ids + gy * a.n_used, slot, at, down_at, down_words, a, lane);
-        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
-        const float u = simd_xor_f32(s, 8);
-        if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
-            out[2 * four + lane / 16] = kx_silu(s) * u;
     }
 }
 
-KERNEL(gemv_gateup, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
-       KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
+KERNEL_GROUPS(gemv_gateup, 128, 3, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
+              KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 2048);
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gateup_group<2, 1, 2048>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg, gx,
-                             gy, ngx);
+    gateup_group<2, 2, 1, 2048>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg,
+                                gx, gy, ngx);
 }
 KERNEL_END
 
@@ -786,8 +823,8 @@ KERNEL(gemv_gateup_any, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gateup_group<2, 2, 0>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg, gx,
-                          gy, ngx);
+    gateup_group<1, 2, 2, 0>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg,
+                             gx, gy, ngx);
 }
 KERNEL_END
 
@@ -835,7 +872,6 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     }
     /* all slots are one row of n_slots W columns: runs do not cross slots */
     const uint n_inputs = n_slots * a.width;
-    const ulong at = (ulong)gy * a.hidden + row;
     row_part<(DOWN_STAGE + 1023) / 1024> v;
     UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
     {
@@ -843,7 +879,8 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
         v.v[j] = zero4();
         if (i < n_inputs) v.v[j] = ld16f(h + (ulong)gy * n_inputs, i);
     }
-    const float old = (lane & 15u) == 0u ? x[at] : 0.0f;
+    float old = 0.0f;
+    if ((lane & 15u) == 0u) old = ld_shared_f32(x + (ulong)gy * a.hidden, row);
     UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
     {
         const uint i = 4 * tid + 1024 * j;
@@ -865,7 +902,7 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     acc = acc + simd_xor_f32(acc, 4);
     acc = acc + simd_xor_f32(acc, 2);
     acc = acc + simd_xor_f32(acc, 1);
-    if ((lane & 15u) == 0u) x[at] = old + acc;
+    if ((lane & 15u) == 0u) x[(ulong)gy * a.hidden + row] = old + acc;
 }
 KERNEL_END
 
