@@ -314,6 +314,10 @@ static void test_limit(void **state)
     const uint64_t sum = plan.weights_mapped + plan.total_bytes;
     refuse((calla_engine_options){.model_dir = MODEL_DIR, .memory_limit_bytes = sum - 1},
            CALLA_ERR_MEMORY, "expected at most");
+    refuse((calla_engine_options){.model_dir = MODEL_DIR, .memory_limit_bytes = sum, .n_ctx = 4097},
+           CALLA_ERR_MEMORY, "a session of 4097 tokens");
+    e = open_engine((calla_engine_options){.memory_limit_bytes = sum - 1, .n_ctx = 1024});
+    calla_engine_destroy(e);
     e = open_engine((calla_engine_options){.memory_limit_bytes = sum});
     calla_session *s, *t;
     const calla_session_options o = {.n_ctx = 4096}, small = {.n_ctx = 1};

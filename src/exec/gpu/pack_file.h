@@ -9,6 +9,9 @@
  * Writing:    to "PATH.tmp", locked, synced and renamed when complete: a file under the final name
  *             is complete. What a crash leaves is overwritten by the next writer. Of two writers at
  *             the same time one is refused.
+ * Owns:       the mapping; a file that is cut short while it is mapped raises SIGBUS, as one of the
+ *             model does.
+ * Threads:    one a pack_file or pack_writer.
  * Errors:     reading: CALLA_ERR_IO not there, CALLA_ERR_UNSUPPORTED whole but of something else,
  *             CALLA_ERR_FORMAT damaged. Writing: any error means that there is no new file.
  */
