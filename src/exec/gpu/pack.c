@@ -387,6 +387,13 @@ static void say(const loader *ld, calla_log_level level, const char *fmt, ...)
     ld->o->log(ld->o->log_user, level, line);
 }
 
+/* Where the parts of a blob go. */
+typedef struct blob_sink {
+    const loader *ld;
+    uint32_t i_blob;
+    uint64_t before; /* bytes of the blobs before it */
+} blob_sink;
+
 static calla_status report(const loader *ld, uint64_t done, calla_error *err)
 {
     if (ld->o->progress == NULL ||
@@ -395,15 +402,16 @@ static calla_status report(const loader *ld, uint64_t done, calla_error *err)
     return err_set(err, CALLA_ERR_CANCELLED, "loading the weights was cancelled");
 }
 
-static calla_status put_blob(const loader *ld, uint32_t i_blob, const uint8_t *data, uint64_t *done,
+static calla_status put_part(void *user, uint64_t off, const uint8_t *data, uint64_t n,
                              calla_error *err)
 {
-    const uint64_t bytes = ld->cache.blob_bytes[i_blob];
+    const blob_sink *s = user;
+    const loader *ld = s->ld;
     const calla_status st =
-        ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[i_blob], 0, bytes}, data, err);
-    *done += bytes;
+        ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[s->i_blob], off, n}, data, err);
+    const uint64_t done = s->before + off + n;
     /* The last report comes when the file is complete, too. */
-    return st != CALLA_OK || *done == ld->out->bytes ? st : report(ld, *done, err);
+    return st != CALLA_OK || done == ld->out->bytes ? st : report(ld, done, err);
 }
 
 /* *loaded stays false, with a line in the log, when the file cannot be used. */
@@ -411,22 +419,28 @@ static calla_status load_file(loader *ld, bool *loaded, calla_error *err)
 {
     pack_file f;
     calla_error why;
-    calla_status st = CALLA_OK, used = pack_file_open(&f, ld->cache.path, &ld->cache.spec, &why);
-    uint64_t done = 0;
-    for (uint32_t i = 0; i < ld->out->n_bufs && used == CALLA_OK && st == CALLA_OK; i++) {
-        const uint8_t *data;
-        used = pack_file_blob(&f, i, ld->pool, &data, &why);
-        if (used == CALLA_OK) st = put_blob(ld, i, data, &done, err);
+    calla_status st = pack_file_open(&f, ld->cache.path, &ld->cache.spec, &why);
+    const bool opened = st == CALLA_OK;
+    blob_sink s = {ld, 0, 0};
+    for (; s.i_blob < ld->out->n_bufs && st == CALLA_OK; s.i_blob++) {
+        st = pack_file_blob(&f, s.i_blob, ld->pool, put_part, &s, &why);
+        s.before += ld->cache.blob_bytes[s.i_blob];
     }
     pack_file_close(&f);
-    *loaded = used == CALLA_OK && st == CALLA_OK;
-    if (*loaded)
+    *loaded = st == CALLA_OK;
+    if (*loaded) {
         say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.1f MB)", ld->cache.path,
             (double)pack_file_bytes(&ld->cache.spec) / 1e6);
-    else if (used != CALLA_OK && (used != CALLA_ERR_IO || file_exists(ld->cache.path)))
-        say(ld, used == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_INFO : CALLA_LOG_WARN,
+        return CALLA_OK;
+    }
+    if (opened && st != CALLA_ERR_FORMAT) { /* the device's failure, not the file's */
+        if (err != NULL) *err = why;
+        return st;
+    }
+    if (st != CALLA_ERR_IO || file_exists(ld->cache.path))
+        say(ld, st == CALLA_ERR_UNSUPPORTED ? CALLA_LOG_INFO : CALLA_LOG_WARN,
             "%s is not used but written anew: %s", ld->cache.path, why.message);
-    return st;
+    return CALLA_OK;
 }
 
 static void fill_blob(const loader *ld, uint32_t i_blob)
@@ -456,7 +470,10 @@ static calla_status build_blob(loader *ld, uint32_t i_blob, uint64_t *done, call
     /* The padding between the parts: else it would be what the blob before had there. */
     memset(ld->staging, 0, (size_t)ld->cache.blob_bytes[i_blob]);
     fill_blob(ld, i_blob);
-    const calla_status st = put_blob(ld, i_blob, ld->staging, done, err);
+    blob_sink s = {ld, i_blob, *done};
+    const uint64_t bytes = ld->cache.blob_bytes[i_blob];
+    const calla_status st = put_part(&s, 0, ld->staging, bytes, err);
+    *done += bytes;
     if (st == CALLA_OK && ld->writer != NULL &&
         pack_writer_blob(ld->writer, i_blob, ld->pool, ld->staging, &why) != CALLA_OK)
         give_up_file(ld, &why);

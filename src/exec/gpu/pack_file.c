@@ -21,7 +21,7 @@
 #define MAGIC           "calla\npk"
 #define BYTE_ORDER_MARK 0x01020304u
 #define PIECE           (1u << 20) /* of a checksum: one task */
-#define WRITE_MAX       (64u << 20)
+#define PART            (16u << 20)
 
 typedef struct header_blob {
     uint64_t off, bytes, sum;
@@ -80,9 +80,11 @@ uint64_t pack_file_bytes(const pack_spec *spec)
 
 /* ---- Checksum ---- */
 
+/* A blob is summed in pieces; a part is what is handed on at once. */
 typedef struct sum_task {
     const uint8_t *data;
     uint64_t n;
+    uint32_t first; /* piece */
     _Atomic uint64_t sum;
 } sum_task;
 
@@ -93,12 +95,14 @@ static void sum_piece(void *p, uint32_t i, uint32_t i_thread)
     sum_task *t = p;
     const uint64_t off = (uint64_t)i * PIECE, left = t->n - off;
     const size_t n = left < PIECE ? (size_t)left : PIECE;
-    (void)atomic_fetch_add_explicit(&t->sum, hash64(t->data + off, n, i), memory_order_relaxed);
+    const uint64_t h = hash64(t->data + off, n, t->first + i);
+    (void)atomic_fetch_add_explicit(&t->sum, h, memory_order_relaxed);
 }
 
-uint64_t pack_sum(pool *p, const uint8_t *data, uint64_t n)
+/* Adds the part of a blob that begins at piece `first`; all parts but the last are whole pieces. */
+static uint64_t sum_part(pool *p, const uint8_t *data, uint64_t n, uint64_t first)
 {
-    sum_task t = {.data = data, .n = n};
+    sum_task t = {.data = data, .n = n, .first = (uint32_t)first};
     const uint32_t n_pieces = (uint32_t)((n + PIECE - 1) / PIECE);
     if (p != NULL) {
         pool_run(p, sum_piece, &t, n_pieces);
@@ -106,8 +110,29 @@ uint64_t pack_sum(pool *p, const uint8_t *data, uint64_t n)
         for (uint32_t i = 0; i < n_pieces; i++)
             sum_piece(&t, i, 0);
     }
-    const uint64_t all[] = {atomic_load(&t.sum), n};
-    return hash64(all, sizeof all, 0);
+    return atomic_load(&t.sum);
+}
+
+/* Sums a blob and hands it to the sink (NULL: none) part by part. */
+static calla_status sum_blob(pool *p, const uint8_t *data, uint64_t n, uint64_t *sum,
+                             pack_sink sink, void *user, calla_error *err)
+{
+    uint64_t all[] = {0, n};
+    calla_status st = CALLA_OK;
+    for (uint64_t off = 0; off < n && st == CALLA_OK; off += PART) {
+        const uint64_t k = n - off < PART ? n - off : PART;
+        all[0] += sum_part(p, data + off, k, off / PIECE);
+        if (sink != NULL) st = sink(user, off, data + off, k, err);
+    }
+    *sum = hash64(all, sizeof all, 0);
+    return st;
+}
+
+uint64_t pack_sum(pool *p, const uint8_t *data, uint64_t n)
+{
+    uint64_t sum;
+    (void)sum_blob(p, data, n, &sum, NULL, NULL, NULL);
+    return sum;
 }
 
 /* ---- Reading ---- */
@@ -204,20 +229,19 @@ static void read_ahead(const pack_file *f, uint32_t i)
         (void)posix_madvise((void *)p, (size_t)f->blob_bytes[i], POSIX_MADV_WILLNEED);
 }
 
-calla_status pack_file_blob(const pack_file *f, uint32_t i, pool *p, const uint8_t **data,
+calla_status pack_file_blob(const pack_file *f, uint32_t i, pool *p, pack_sink sink, void *user,
                             calla_error *err)
 {
     header_blob b;
-    *data = NULL;
+    uint64_t sum;
     if (i == 0) read_ahead(f, 0);
     read_ahead(f, i + 1);
     memcpy(&b, f->map.data + offsetof(header, blobs) + i * sizeof b, sizeof b);
-    const uint8_t *at = f->map.data + blob_offset(f, i);
-    if (pack_sum(p, at, f->blob_bytes[i]) != b.sum)
-        return err_set(err, CALLA_ERR_FORMAT, "damaged: the checksum of blob %u of %u differs", i,
-                       f->n_blobs);
-    *data = at;
-    return CALLA_OK;
+    const calla_status st =
+        sum_blob(p, f->map.data + blob_offset(f, i), f->blob_bytes[i], &sum, sink, user, err);
+    if (st != CALLA_OK || sum == b.sum) return st;
+    return err_set(err, CALLA_ERR_FORMAT, "damaged: the checksum of blob %u of %u differs", i,
+                   f->n_blobs);
 }
 
 void pack_file_close(pack_file *f)
@@ -333,7 +357,7 @@ static calla_status write_at(pack_writer *w, const void *data, uint64_t n, uint6
 {
     const uint8_t *p = data;
     while (n != 0) {
-        const ssize_t k = pwrite(w->fd, p, n < WRITE_MAX ? (size_t)n : WRITE_MAX, (off_t)off);
+        const ssize_t k = pwrite(w->fd, p, (size_t)n, (off_t)off);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return err_set(err, CALLA_ERR_IO, "cannot write %s: %s", w->tmp,
@@ -345,12 +369,24 @@ static calla_status write_at(pack_writer *w, const void *data, uint64_t n, uint6
     return CALLA_OK;
 }
 
+typedef struct write_sink {
+    pack_writer *w;
+    uint64_t begin; /* of the blob in the file */
+} write_sink;
+
+static calla_status write_part(void *user, uint64_t off, const uint8_t *data, uint64_t n,
+                               calla_error *err)
+{
+    const write_sink *s = user;
+    return write_at(s->w, data, n, s->begin + off, err);
+}
+
 calla_status pack_writer_blob(pack_writer *w, uint32_t i, pool *p, const uint8_t *data,
                               calla_error *err)
 {
     header_blob *b = &w->h.blobs[i];
-    b->sum = pack_sum(p, data, b->bytes);
-    const calla_status st = write_at(w, data, b->bytes, b->off, err);
+    write_sink s = {w, b->off};
+    const calla_status st = sum_blob(p, data, b->bytes, &b->sum, write_part, &s, err);
     w->done[i] = st == CALLA_OK;
     return st;
 }

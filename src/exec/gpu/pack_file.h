@@ -55,8 +55,13 @@ calla_status pack_file_open(pack_file *f, const char *path, const pack_spec *spe
 /* The same over bytes in memory, which are borrowed (tests, fuzzing). */
 calla_status pack_file_view(pack_file *f, const uint8_t *data, uint64_t n, const pack_spec *spec,
                             calla_error *err);
-/* Verifies blob i; *data: its bytes, PACK_PAGE-aligned in the file, until pack_file_close. */
-calla_status pack_file_blob(const pack_file *f, uint32_t i, pool *p, const uint8_t **data,
+/* Takes the next n bytes of a blob, which begin at off; they are borrowed. */
+typedef calla_status (*pack_sink)(void *user, uint64_t off, const uint8_t *data, uint64_t n,
+                                  calla_error *err);
+/* Hands blob i to the sink, a part after another while it is in the processor's cache, and verifies
+ * it on the way: only when CALLA_OK is returned was it right. CALLA_ERR_FORMAT: it is damaged. The
+ * sink's failure ends it. */
+calla_status pack_file_blob(const pack_file *f, uint32_t i, pool *p, pack_sink sink, void *user,
                             calla_error *err);
 void pack_file_close(pack_file *f); /* zeroed struct is fine */
 
