@@ -395,6 +395,10 @@ KERNEL(gemv_multi, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
     const uint t0 = MULTI_TOKENS * gy, n = kmin(a.n_tokens - t0, (uint)MULTI_TOKENS);
     const uint n_fours = (a.rows + 3) / 4;
     DPTR(const float) in = x + (ulong)t0 * pitch;
+    if (16 * gx + 4 * sg + 4 <= a.rows && gy == 0) {
+        for (uint i = 32 * lane; i < a.cols / 2; i += 1024) /* the first four rows */
+            prefetch_l2(codes + (ulong)(16 * gx + 4 * sg) * (a.cols / 8), i);
+    }
     PDL_WAIT();
     for (uint four = 4 * gx + sg; four < n_fours; four += 4 * ngx) {
         float total[MULTI_TOKENS];

@@ -370,12 +370,72 @@ static void test_seeds(void **state)
         assert_int_equal(first[i], pinned[i]);
     begin(a, &s); /* a new response begins the sequence again */
     assert_int_equal(draw(a, row), first[0]);
+    s.p.top_k = 20;
+    s.p.top_p = 0.95f;
+    static const int32_t pinned_few[] = {72, 63, 82, 62, 77, 44, 82, 94};
+    begin(a, &s);
+    for (size_t i = 0; i < sizeof pinned_few / sizeof pinned_few[0]; i++)
+        assert_int_equal(draw(a, row), pinned_few[i]);
+    s.p.top_k = 0;
+    s.p.top_p = 0;
     s.p.seed = 43;
     begin(a, &s);
     int n_equal = 0;
     for (int i = 0; i < 50; i++)
         n_equal += draw(a, row) == first[i];
     assert_true(n_equal < 10);
+    sampler_destroy(a);
+    sampler_destroy(b);
+}
+
+/* What a GPU is told (op_sample); that it draws the same ids is tests/gpu/check_basic.c's to show.
+ */
+static void test_export(void **state)
+{
+    (void)state;
+    float row[100];
+    rnd_state = 6;
+    for (int i = 0; i < 100; i++)
+        row[i] = (float)(rnd() * 2);
+    static const int32_t history[] = {3, 3, 9};
+    setting s = {.p = {.temperature = 0.5f, .top_k = 64, .repetition_penalty = 1.5f, .seed = 1},
+                 .history = history,
+                 .n_history = 3};
+    sampler *a = make(100, &s), *b = make(100, &s);
+    sample_entry e, f;
+    begin(a, &s);
+    assert_true(sampler_export(a, &e));
+    assert_int_equal(e.top_k, 64);
+    assert_int_equal(e.greedy, 0);
+    assert_int_equal(e.counted, 1);
+    assert_true(e.by == 2.0f && e.repetition == 1.5f && e.top_p == 0.0f);
+    sampler_accept(a, 7);
+    uint32_t counts[100];
+    sampler_export_counts(a, counts);
+    for (uint32_t i = 0; i < 100; i++)
+        assert_int_equal(counts[i], i == 3 || i == 9 ? SAMPLE_TOUCHED
+                                    : i == 7         ? (SAMPLE_TOUCHED | 1u)
+                                                     : 0u);
+    begin(a, &s); /* skipping is drawing elsewhere */
+    begin(b, &s);
+    draw(a, row);
+    sampler_skip(b);
+    assert_true(sampler_export(a, &e) && sampler_export(b, &f));
+    assert_memory_equal(e.rng, f.rng, sizeof e.rng);
+    const int32_t id = 4;
+    const float value = 1;
+    sampler_set_bias(b, &id, &value, 1);
+    assert_false(sampler_export(b, &f));
+    s.p.top_k = 65;
+    begin(b, &s);
+    assert_false(sampler_export(b, &f));
+    s.p.top_k = 0;
+    begin(b, &s);
+    assert_false(sampler_export(b, &f));
+    s.p = (calla_sampling){.seed = 3};
+    begin(b, &s);
+    assert_true(sampler_export(b, &f));
+    assert_true(f.greedy == 1 && f.top_k == 1 && f.counted == 0);
     sampler_destroy(a);
     sampler_destroy(b);
 }
@@ -513,7 +573,7 @@ int main(void)
         cmocka_unit_test(test_penalties),     cmocka_unit_test(test_bad_rows),
         cmocka_unit_test(test_seeds),         cmocka_unit_test(test_real_vocabulary),
         cmocka_unit_test(test_flat),          cmocka_unit_test(test_check),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_export),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
