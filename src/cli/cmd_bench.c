@@ -520,6 +520,7 @@ static calla_status open_bench(bench *b, calla_error *err)
     const double t0 = time_now();
     st = calla_engine_create(&b->e, &eo, err);
     term_progress_end(&progress);
+    const double seconds = time_now() - t0;
     if (st == CALLA_OK) {
         calla_engine_info i;
         calla_engine_get_info(b->e, &i);
@@ -528,7 +529,7 @@ static calla_status open_bench(bench *b, calla_error *err)
         b->logits = mem_array(b->e->shape.n_vocab, sizeof *b->logits);
         if (b->ex->ops->copy_bandwidth != NULL) b->copy = b->ex->ops->copy_bandwidth(b->ex);
         printf("%s: %s (%s), opened in %.2f s, %.3f GB of weights", i.model_dir, i.backend,
-               i.variant, time_now() - t0, (double)i.weight_bytes / 1e9);
+               i.variant, seconds, (double)i.weight_bytes / 1e9);
         if (b->copy > 0.0) printf(", copy %.0f GB/s", b->copy / 1e9);
         printf("\n");
     }
