@@ -385,21 +385,32 @@ KFN u32x2 wide_add(u32x2 a, u32x2 b)
     return a;
 }
 
-/* One step of xoshiro256**; the high word of its output. */
-KFN uint sample_random(THREF(u32x2) s0, THREF(u32x2) s1, THREF(u32x2) s2, THREF(u32x2) s3)
+/* One step of xoshiro256** on state [8]; the high word of its output. One lane calls. */
+KFN uint sample_random(TPTR(uint) state)
 {
-    u32x2 r = wide_rotl(wide_add(s1, wide_shl(s1, 2)), 7);
+    u32x2 s[4];
+    UNROLL for (uint i = 0; i < 4; i++)
+    {
+        s[i].lo = state[2 * i];
+        s[i].hi = state[2 * i + 1];
+    }
+    u32x2 r = wide_rotl(wide_add(s[1], wide_shl(s[1], 2)), 7);
     r = wide_add(r, wide_shl(r, 3));
-    const u32x2 t = wide_shl(s1, 17);
-    s2 = wide_xor(s2, s0);
-    s3 = wide_xor(s3, s1);
-    s1 = wide_xor(s1, s2);
-    s0 = wide_xor(s0, s3);
-    s2 = wide_xor(s2, t);
+    const u32x2 t = wide_shl(s[1], 17);
+    s[2] = wide_xor(s[2], s[0]);
+    s[3] = wide_xor(s[3], s[1]);
+    s[1] = wide_xor(s[1], s[2]);
+    s[0] = wide_xor(s[0], s[3]);
+    s[2] = wide_xor(s[2], t);
     u32x2 swapped; /* rotl 45 is a swap of the words and rotl 13 */
-    swapped.lo = s3.hi;
-    swapped.hi = s3.lo;
-    s3 = wide_rotl(swapped, 13);
+    swapped.lo = s[3].hi;
+    swapped.hi = s[3].lo;
+    s[3] = wide_rotl(swapped, 13);
+    UNROLL for (uint i = 0; i < 4; i++)
+    {
+        state[2 * i] = s[i].lo;
+        state[2 * i + 1] = s[i].hi;
+    }
     return r.hi;
 }
 
@@ -517,27 +528,10 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
         const uint top = sorted[0];
         uint id = sorted[1];
         if (old[1] == 0u) {
-            u32x2 s0, s1, s2, s3;
-            s0.lo = old[12];
-            s0.hi = old[13];
-            s1.lo = old[14];
-            s1.hi = old[15];
-            s2.lo = old[16];
-            s2.hi = old[17];
-            s3.lo = old[18];
-            s3.hi = old[19];
-            const uint r = sample_random(s0, s1, s2, s3);
+            const uint r = simd_lane_u32(lane == 0 ? sample_random(old + 12) : 0u, 0);
             id = sample_draw(sorted, KFLOAT(old[5]), KFLOAT(old[6]), KFLOAT(old[7]), r, lane);
-            if (lane == 0) {
-                entry[12] = s0.lo;
-                entry[13] = s0.hi;
-                entry[14] = s1.lo;
-                entry[15] = s1.hi;
-                entry[16] = s2.lo;
-                entry[17] = s2.hi;
-                entry[18] = s3.lo;
-                entry[19] = s3.hi;
-            }
+            SG_BARRIER();
+            if (lane < 8) entry[12 + lane] = old[12 + lane];
         }
         const bool bad = top == 0u || top >= 0xff800000u; /* nothing left, +infinity, NaN */
         const bool ends = simd_ballot(lane < old[11] && old[24 + (lane & 15u)] == id) != 0u;

@@ -378,89 +378,95 @@ KERNEL(gemv_prepare, 128, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, ro
 }
 KERNEL_END
 
+#define MULTI_TOKENS 8
+
+/* Columns at .. at + 1,023 of four rows, from row `first`, for n tokens: acc [token][row]. x: of
+ * the first token, pitch floats apart. */
+KFN void multi_chunk(THREF(lane_f32<4 * MULTI_TOKENS>) acc, DPTR(const uint) codes,
+                     DPTR(const uint) sb, DPTR(const float) x, gemv_multi_args a, uint first,
+                     uint at, uint n, uint n_padded, uint pitch, uint lane)
+{
+    const uint run = at / 32 + lane;
+    uint4 w[4];
+    uint g[4];
+    UNROLL for (uint i = 0; i < 4; i++)
+    {
+        const uint row = kmin(first + i, a.rows - 1);
+        w[i].x = 0u;
+        w[i].y = 0u;
+        w[i].z = 0u;
+        w[i].w = 0u;
+        g[i] = 0u;
+        if (run < a.cols / 32) {
+            w[i] = ld16_stream(codes + (ulong)row * (a.cols / 8), 4 * run);
+            g[i] = (sb + (ulong)row * (a.cols / 64))[run / 2];
+        }
+    }
+    UNROLL for (uint h = 0; h < 2; h++)
+    {
+        lane_f32<16> q[4];
+        UNROLL for (uint i = 0; i < 4; i++)
+            q4_unpack16(q[i], h == 0 ? w[i].x : w[i].z, h == 0 ? w[i].y : w[i].w);
+        UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
+        {
+            if (t < n) {
+                DPTR(const float) row = x + t * pitch;
+                const float sum = h == 1 ? row[n_padded + run] : 0.0f;
+                lane_f32<16> v;
+                UNROLL for (uint p = 0; p < 4; p++)
+                {
+                    const float4 f = ld16f(row, 4 * ((at / 128 + 4 * h + p) * 32 + lane));
+                    v.v[4 * p] = f.x;
+                    v.v[4 * p + 1] = f.y;
+                    v.v[4 * p + 2] = f.z;
+                    v.v[4 * p + 3] = f.w;
+                }
+                UNROLL for (uint i = 0; i < 4; i++)
+                {
+                    float s = acc.v[4 * t + i];
+                    s = KFMA(q4_scale(g[i]), q4dot_unpacked(q[i], v), s);
+                    acc.v[4 * t + i] = h == 1 ? KFMA(q4_bias(g[i]), sum, s) : s;
+                }
+            }
+        }
+    }
+}
+
 /* gemv_multi: y = W x for the 2 to 16 tokens of gemv_prepare, eight in a pass over the weights.
  * shapes  codes, sb as gemv_k2048, any K; x of gemv_prepare; y [T][N]
  * grid    at most N / 16 x T / 8 groups: they take turns
  * cost    N K (0.5625) bytes, 2 N K T flops; memory bound to about T = 8
  * ref     ref_gemv, bitwise: a token's result is the one it has alone
  * why     codes are unpacked once for eight tokens; four rows share what is read of x. */
-#define MULTI_TOKENS 8
 KERNEL(gemv_multi, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), KOUT(3, float, y),
        KARG(4, gemv_multi_args, a))
 {
     KCTX;
     PDL_LAUNCH();
-    const uint n_padded = (a.cols + 1023u) & ~1023u, n_runs = a.cols / 32;
-    const uint pitch = n_padded + n_padded / 32 + 4;
+    const uint n_padded = (a.cols + 1023u) & ~1023u, pitch = n_padded + n_padded / 32 + 4;
     const uint t0 = MULTI_TOKENS * gy, n = kmin(a.n_tokens - t0, (uint)MULTI_TOKENS);
-    const uint n_fours = (a.rows + 3) / 4;
     DPTR(const float) in = x + (ulong)t0 * pitch;
     if (16 * gx + 4 * sg + 4 <= a.rows && gy == 0) {
         for (uint i = 32 * lane; i < a.cols / 2; i += 1024) /* the first four rows */
             prefetch_l2(codes + (ulong)(16 * gx + 4 * sg) * (a.cols / 8), i);
     }
     PDL_WAIT();
-    for (uint four = 4 * gx + sg; four < n_fours; four += 4 * ngx) {
+    for (uint first = 16 * gx + 4 * sg; first < a.rows; first += 16 * ngx) {
         float total[MULTI_TOKENS];
         UNROLL for (uint t = 0; t < MULTI_TOKENS; t++) total[t] = 0.0f;
         for (uint piece = 0; piece < n_padded; piece += 2048) {
-            float acc[4 * MULTI_TOKENS];
-            UNROLL for (uint i = 0; i < 4 * MULTI_TOKENS; i++) acc[i] = 0.0f;
-            for (uint at = piece; at < kmin(piece + 2048, n_padded); at += 1024) {
-                const uint run = at / 32 + lane;
-                uint4 w[4];
-                uint g[4];
-                UNROLL for (uint i = 0; i < 4; i++)
-                {
-                    const uint row = kmin(4 * four + i, a.rows - 1);
-                    w[i].x = 0u;
-                    w[i].y = 0u;
-                    w[i].z = 0u;
-                    w[i].w = 0u;
-                    g[i] = 0u;
-                    if (run < n_runs) {
-                        w[i] = ld16_stream(codes + (ulong)row * (a.cols / 8), 4 * run);
-                        g[i] = (sb + (ulong)row * (a.cols / 64))[run / 2];
-                    }
-                }
-                UNROLL for (uint h = 0; h < 2; h++)
-                {
-                    lane_f32<16> q[4];
-                    UNROLL for (uint i = 0; i < 4; i++)
-                        q4_unpack16(q[i], h == 0 ? w[i].x : w[i].z, h == 0 ? w[i].y : w[i].w);
-                    UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
-                    {
-                        if (t < n) {
-                            DPTR(const float) row = in + t * pitch;
-                            lane_f32<16> v;
-                            UNROLL for (uint p = 0; p < 4; p++)
-                            {
-                                const float4 f =
-                                    ld16f(row, 4 * ((at / 128 + 4 * h + p) * 32 + lane));
-                                v.v[4 * p] = f.x;
-                                v.v[4 * p + 1] = f.y;
-                                v.v[4 * p + 2] = f.z;
-                                v.v[4 * p + 3] = f.w;
-                            }
-                            UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
-                                KFMA(q4_scale(g[i]), q4dot_unpacked(q[i], v), acc[4 * t + i]);
-                            if (h == 1) {
-                                const float s = row[n_padded + run];
-                                UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
-                                    KFMA(q4_bias(g[i]), s, acc[4 * t + i]);
-                            }
-                        }
-                    }
-                }
-            }
+            lane_f32<4 * MULTI_TOKENS> acc;
+            UNROLL for (uint i = 0; i < 4 * MULTI_TOKENS; i++) acc.v[i] = 0.0f;
+            for (uint at = piece; at < kmin(piece + 2048, n_padded); at += 1024)
+                multi_chunk(acc, codes, sb, in, a, first, at, n, n_padded, pitch, lane);
             UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
             {
-                const float s =
-                    simd_sum4(acc[4 * t], acc[4 * t + 1], acc[4 * t + 2], acc[4 * t + 3], lane);
+                const float s = simd_sum4(acc.v[4 * t], acc.v[4 * t + 1], acc.v[4 * t + 2],
+                                          acc.v[4 * t + 3], lane);
                 total[t] = piece == 0 ? s : total[t] + s;
             }
         }
-        const uint row = 4 * four + lane / 8;
+        const uint row = first + lane / 8;
         UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
         {
             if (t < n && (lane & 7u) == 0u && row < a.rows) {
@@ -576,6 +582,31 @@ KERNEL_END
 
 /* ---- Router ---- */
 
+/* The last group to arrive chooses the token's experts and leaves the counter zero. */
+KFN void router_tail(DPTR(uint) counters, DPTR(float) logits, DPTR(uint) ids, DPTR(float) weights,
+                     gemv_router_args a, TPTR(uint) arrived, uint tid, uint lane, uint sg, uint t,
+                     uint n_groups)
+{
+    TG_BARRIER();
+    if (tid == 0) {
+        device_fence();
+        arrived[0] = atomic_add_u32(counters, t, 1u);
+        device_fence();
+    }
+    TG_BARRIER();
+    if (arrived[0] == n_groups - 1 && sg == 0) {
+        route_logits<8> l;
+        UNROLL for (uint j = 0; j < 8; j++)
+        {
+            const uint e = 32 * j + lane;
+            l.v[j] = e < a.n_experts ? ld_shared_f32(logits, e) : -1e30f;
+        }
+        route_pick<8>(l, ld_shared_f32(logits, a.n_experts), a.n_used, lane, ids + t * a.n_used,
+                      weights + t * (a.n_used + 1));
+        if (lane == 0) st_shared_u32(counters, t, 0u);
+    }
+}
+
 /* What a group of 128 threads does: four rows, a simdgroup a row; K: columns if known, else 0. The
  * row is in registers before the input is waited for. */
 template <uint K>
@@ -638,26 +669,7 @@ KFN void router_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const fl
     acc = simd_sum_f32(acc) * rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = logits + (ulong)gy * (a.n_experts + 1);
     if (lane == 0 && 4 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
-    if (a.tail != 0u) {
-        TG_BARRIER();
-        if (tid == 0) {
-            device_fence();
-            arrived[0] = atomic_add_u32(counters, gy, 1u);
-            device_fence();
-        }
-        TG_BARRIER();
-        if (arrived[0] == ngx - 1 && sg == 0) {
-            route_logits<8> l;
-            UNROLL for (uint j = 0; j < 8; j++)
-            {
-                const uint e = 32 * j + lane;
-                l.v[j] = e < a.n_experts ? ld_shared_f32(out, e) : -1e30f;
-            }
-            route_pick<8>(l, ld_shared_f32(out, a.n_experts), a.n_used, lane, ids + gy * a.n_used,
-                          weights + gy * (a.n_used + 1));
-            if (lane == 0) st_shared_u32(counters, gy, 0u);
-        }
-    }
+    if (a.tail != 0u) router_tail(counters, out, ids, weights, a, arrived, tid, lane, sg, gy, ngx);
 }
 
 /* gemv_router: logits of a token, K = 2048; with tail, the last group to arrive chooses the

@@ -234,6 +234,28 @@ static void sample(check *c)
         sampler_destroy(r.cpu[t]);
 }
 
+static void sample_bench(check *c)
+{
+    const uint32_t n = 4, v = check_35b.n_vocab;
+    gpu_context *g = check_context(c, &check_35b);
+    sample_entry *entries = check_host(c, n * sizeof *entries);
+    for (uint32_t t = 0; t < n; t++)
+        entries[t] = (sample_entry){.top_k = 20, .by = 1, .top_p = 0.95f, .rng = {1, 2, 3, 4}};
+    const gpu_sampling sampling = {
+        .banned = check_view(c, "banned", v / 8, check_host(c, v / 8)),
+        .entries = check_view(c, "entries", n * sizeof *entries, entries),
+        .counts = check_view(c, "counts", v * 4, NULL),
+        .ring = check_view(c, "ring", n * 4, NULL),
+        .n_slots = 1,
+        .ring_len = 1,
+    };
+    check_shape(c, "V %u, T %u", v, n);
+    const float *logits = check_floats(c, (uint64_t)n * v, -9, 9);
+    op_sample(g, n, check_view(c, "logits", (uint64_t)n * v * 4, logits), &sampling,
+              check_view(c, "scratch", op_sample_scratch(&check_35b, n), NULL));
+    check_run(c);
+}
+
 static void argmax_bench(check *c)
 {
     gpu_context *g = check_context(c, &check_35b);
@@ -252,6 +274,7 @@ const check_case check_basic_cases[] = {
     {"basic_top8", top8, 0},
     {"basic_argmax", argmax, 0},
     {"basic_sample", sample, 0},
+    {"basic_sample_bench", sample_bench, CHECK_BENCH},
     {"basic_argmax_bench", argmax_bench, CHECK_BENCH},
     {NULL, NULL, 0},
 };
