@@ -48,6 +48,8 @@ typedef struct exec_options {
     void *log_user;
 } exec_options;
 
+#define EXEC_STREAM_MAX 16u /* sequences of a stream */
+
 /* One sequence of a stream: generation on the device, without the host between two tokens. */
 typedef struct exec_stream {
     exec_seq *seq;
@@ -110,10 +112,10 @@ typedef struct exec_ops {
      * tokens each; ids whose bit is set in banned [(n_vocab + 31) / 32] are never drawn;
      * CALLA_ERR_FULL while another stream runs. next: the token that each sequence draws, after it
      * took the one before; the device may already be a step ahead. A stream in which a sequence
-     * drew a stop id (sampling.stops) must be ended. end: every sequence has taken
-     * all tokens that it was given and has drawn but a stop id, logits[i] (may be NULL) are those
-     * after the last. run() and the rest may be called in between for other sequences. A failure
-     * ends the stream and leaves its sequences at position 0. */
+     * drew a stop id (sampling.stops) must be ended. end: every sequence has taken all tokens that
+     * it was given and has drawn, but a stop id and what max_steps steps leave over; logits[i] (may
+     * be NULL) are those after the last that it took. run() and the rest may be called in between
+     * for other sequences. A failure ends the stream and leaves its sequences at position 0. */
     calla_status (*stream_begin)(executor *ex, const exec_stream *items, uint32_t n,
                                  const uint32_t *banned, uint32_t max_steps, calla_error *err);
     calla_status (*stream_next)(executor *ex, int32_t *ids, calla_error *err);

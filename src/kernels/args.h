@@ -18,10 +18,11 @@ typedef int int32_t;
 typedef struct tok_entry {
     uint32_t token;  /* id */
     uint32_t pos;    /* position in its sequence */
-    uint32_t slot;   /* recurrent-state slot of its sequence */
+    uint32_t slot;   /* recurrent-state slot of its sequence; decode only: TOK_NO_SLOT */
     uint32_t kv_row; /* first key-value row of its sequence: position p is row kv_row + p */
 } tok_entry;
 KARGS_SIZE(tok_entry, 16);
+#define TOK_NO_SLOT 0xffffffffu /* at position 0: the recurrent state is not kept */
 
 /* One segment of a prefill batch (binding `seg`, [S]): 32 bytes. Tokens first .. first + n - 1. */
 typedef struct seg_entry {

@@ -40,7 +40,8 @@ KARGS_SIZE(basic_argmax_args, 12);
 
 /* One sequence's sampling (binding `samp`, [T]): 160 bytes. The generator's state advances with
  * every draw that is not greedy. A stop id in the token table would be computed by a step that
- * nobody wants: the table then names a parking place, at position 0. */
+ * nobody wants: the table then names a parking place, at position 0: row park_row, which no other
+ * sequence has, and slot park_slot, which may be TOK_NO_SLOT. */
 typedef struct sample_entry {
     uint32_t top_k;   /* 1 .. SAMPLE_K_MAX; 1 when greedy */
     uint32_t greedy;  /* no draw */

@@ -246,7 +246,9 @@ KFN void gdn_step_inputs(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR
     PDL_WAIT();
     const uint pos = tok[t].pos;
     slot = tok[t].slot;
-    DPTR(float) rg = ring + (ulong)slot * 4 * channels;
+    const bool keeps = slot != TOK_NO_SLOT; /* otherwise nothing is read either: pos is 0 */
+    const uint from = keeps ? slot : 0u;
+    DPTR(float) rg = ring + (ulong)from * 4 * channels;
     DPTR(const float) yt = y + (ulong)t * a.y_pitch;
     UNROLL for (uint r = 0; r < rounds; r++)
     {
@@ -259,7 +261,7 @@ KFN void gdn_step_inputs(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR
     }
     b_in = yt[channels + a.v_heads * 128 + head];
     a_in = yt[channels + a.v_heads * 129 + head];
-    gdn_load_state<4, 1>(s, state + ((ulong)slot * a.v_heads + head) * GDN_HEAD_FLOATS,
+    gdn_load_state<4, 1>(s, state + ((ulong)from * a.v_heads + head) * GDN_HEAD_FLOATS,
                          col0 + (tid >> 5) * 8 + (tid & 7), (tid >> 3) & 3, pos == 0);
     PDL_LAUNCH();
     /* one group a channel writes the ring; row pos & 3 is read by none */
@@ -269,7 +271,8 @@ KFN void gdn_step_inputs(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR
         const uint i = r * threads + tid;
         const float u = x[r][0];
         const float c = gdn_conv(w[r][0], w[r][1], w[r][2], w[r][3], x[r][3], x[r][2], x[r][1], u);
-        if (i < 256 + cols && (i >= 256 || writes_qk)) rg[(pos & 3) * channels + at[r]] = u;
+        if (keeps && i < 256 + cols && (i >= 256 || writes_qk))
+            rg[(pos & 3) * channels + at[r]] = u;
         x[r][0] = i < 256 + cols ? c : u;
         den[r] = 1.0f + kx_exp(-x[r][0]);
     }
@@ -333,8 +336,11 @@ KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
 
 /* A head's state, after gdn_step_columns. */
 #define GDN_STEP_STORE(head, col0)                                                                 \
-    gdn_store_state<4, 1>(s, state + ((ulong)slot * a.v_heads + (head)) * GDN_HEAD_FLOATS,         \
-                          (col0) + sg * 8 + (lane & 7), lane >> 3)
+    do {                                                                                           \
+        if (slot != TOK_NO_SLOT)                                                                   \
+            gdn_store_state<4, 1>(s, state + ((ulong)slot * a.v_heads + (head)) * GDN_HEAD_FLOATS, \
+                                  (col0) + sg * 8 + (lane & 7), lane >> 3);                        \
+    } while (0)
 
 /* A whole head a group: grid (HV, T). Decode of one token leaves most of a large GPU idle, several
  * fill it. Threadgroup memory 3,616 bytes. Bytes per head and token: the state (65,536) read and

@@ -75,7 +75,8 @@ static void plan_all(const model_shape *s, bool native_mm, uint32_t chunk, uint3
     scratch_layout(&t, s, chunk);
     *plan = (exec_plan){.kv_bytes = gpu_arena_bytes(s, n_ctx, 0),
                         .state_bytes = gpu_arena_bytes(s, 0, 1),
-                        .scratch_bytes = t.bytes + op_mm_scratch(&ctx, chunk),
+                        .scratch_bytes = t.bytes + op_mm_scratch(&ctx, chunk) +
+                                         gpu_arena_bytes(s, GPU_PARK_ROWS, 0),
                         .weight_bytes = gpu_weights_bytes(s)};
 }
 

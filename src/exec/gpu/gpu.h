@@ -3,7 +3,8 @@
  * Owns:       the device, weights, scratch, the arenas of all sequences, recorded programs.
  * Invariants: K, V, recurrent state and ring are one buffer a layer, shared by all sequences: a
  *             sequence is a run of rows and a slot in each. A larger arena replaces a smaller one
- *             when a sequence is created; recorded programs are forgotten then.
+ *             when a sequence is created; recorded programs are forgotten then. The first
+ *             GPU_PARK_ROWS rows belong to no sequence: one for each of a stream that has ended.
  *             A failed run leaves the sequences of that call empty (position 0): their recurrent
  *             state may have advanced. Others are untouched unless the device is lost.
  * Threads:    those of executor.h.
@@ -15,7 +16,8 @@
 #include "exec/gpu/ops.h"
 #include "exec/gpu/pack.h"
 
-#define GPU_DECODE_MAX    16u /* sequences of one decode step */
+#define GPU_DECODE_MAX    EXEC_STREAM_MAX /* sequences of one decode step */
+#define GPU_PARK_ROWS     GPU_DECODE_MAX
 #define GPU_CHUNK_DEFAULT 2048u
 #define GPU_CHUNK_MAX     8192u
 #define GPU_CTX_DEFAULT   4096u /* of the first sequence, for the plan */
@@ -58,7 +60,6 @@ typedef struct gpu_stream {
     uint64_t ticket[2];
     gpu_view tok, samp, banned, logits[2];
     gpu_buffer *buf, *ring, *counts; /* made at the first use */
-    exec_seq *park;
 } gpu_stream;
 
 typedef struct cached_program {

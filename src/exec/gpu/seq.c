@@ -82,10 +82,11 @@ static calla_status grow_slots(gpu_exec *ex, uint32_t n_slots, calla_error *err)
     return CALLA_OK;
 }
 
-/* First gap of n rows between the sequences, which are sorted by row; *at: place in the list. */
+/* First gap of n rows between the sequences, which are sorted by row and lie behind the parking
+ * rows; *at: place in the list. */
 static uint32_t find_rows(const gpu_exec *ex, uint32_t n, uint32_t *at)
 {
-    uint32_t end = 0;
+    uint32_t end = GPU_PARK_ROWS;
     for (*at = 0; *at < ex->n_seqs; (*at)++) {
         const exec_seq *s = ex->seqs[*at];
         if (s->kv_row - end >= n) break;

@@ -1,7 +1,8 @@
 /* Generation without the host between two tokens: the last kernel of a step draws and writes the
- * token table that the first kernel of the next one reads. One sequence runs a step ahead of the
+ * token table that the first kernel of the next one reads. It runs a step ahead of the
  * host; the logits of two steps lie in two places, so that those after the last wanted token stay.
- */
+ * A sequence that drew a stop id goes through the step that is ahead in its own parking row and
+ * without a recurrent state: nothing is written where another reads or writes. */
 #include <string.h>
 
 #include "exec/gpu/gpu.h"
@@ -32,8 +33,7 @@ static calla_status prepare(gpu_exec *ex, bool counted, calla_error *err)
     gpu_stream *t = &ex->stream;
     const uint64_t counts = (counted ? GPU_DECODE_MAX : 1ull) * ex->shape->n_vocab * 4;
     calla_status st = CALLA_OK;
-    if (t->park == NULL) st = gpu_seq_create(&ex->base, 1, &t->park, err);
-    if (st == CALLA_OK && t->buf == NULL)
+    if (t->buf == NULL)
         st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, layout(ex, t), "stream", &t->buf, err);
     if (st == CALLA_OK && t->ring == NULL)
         st = ops->buffer_create(ex->dev, GPU_MEM_HOST, GPU_DECODE_MAX * GPU_RING * 4, "ids",
@@ -56,7 +56,6 @@ void gpu_stream_free(gpu_exec *ex)
     gpu_buffer *const bufs[] = {t->buf, t->ring, t->counts};
     for (size_t i = 0; i < 3; i++)
         if (bufs[i] != NULL) ops->buffer_destroy(ex->dev, bufs[i]);
-    gpu_seq_destroy(&ex->base, t->park);
     *t = (gpu_stream){0};
 }
 
@@ -142,8 +141,8 @@ calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t
         tok[i] = (tok_entry){(uint32_t)items[i].token, seq->n_tokens, seq->slot, seq->kv_row};
         t->entries[i] = items[i].sampling;
         t->entries[i].slot = counted ? i : 0;
-        t->entries[i].park_slot = t->park->slot;
-        t->entries[i].park_row = t->park->kv_row;
+        t->entries[i].park_slot = TOK_NO_SLOT;
+        t->entries[i].park_row = i;
         t->seqs[i] = seq;
         t->start[i] = seq->n_tokens;
         t->ended[i] = false;
@@ -158,7 +157,7 @@ calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t
     t->n = n;
     t->n_submitted = t->n_taken = 0;
     t->max_steps = max_steps;
-    t->depth = n == 1 && !ex->ctx.off[GPU_SW_token_slots] ? 2 : 1;
+    t->depth = !ex->ctx.off[GPU_SW_token_slots] ? 2 : 1;
     return CALLA_OK;
 }
 
