@@ -2,11 +2,14 @@
  *
  * Does:       sched_request.c checks and copies requests and decides where states are saved;
  *             scheduler.c is the object, the queue and the worker's loop; sched_step.c builds, runs
- *             and digests one step; sched_token.c goes from a row of logits to a token.
+ *             and digests one step; sched_token.c goes from a row of logits to a token;
+ *             sched_stream.c has the steps whose tokens the device draws.
  * Invariants: a slot's phase decides what its fields mean. SLOT_FREE: nothing (but req,
  *             while a request is being admitted). SLOT_PREFILL: t is
  *             active and t->n_tokens prompt tokens are in it. SLOT_DECODE: the prompt is in t, and
- *             `next` has been drawn and reported but not run.
+ *             `next` has been drawn and reported but not run; or, when drawable, it has been run
+ *             and the logits behind it wait to be drawn from. While a stream runs, its slots are
+ *             all that are not free; they stay, and nothing is admitted, until it has ended.
  * Threads:    `lock` guards the queue, every slot's req and phase against readers, the `cancelled`
  *             of requests, `draining`, `aborting`, `stopping`, the counters. The worker alone
  *             writes slots, and reads its own without the lock. Callbacks are called without it.
@@ -47,6 +50,8 @@ typedef struct sched_slot {
     float *logits; /* [n_vocab] */
     uint32_t i_mark;
     int32_t next;
+    bool drawable;   /* next has been run, and logits are those behind it */
+    bool streaming;  /* the executor may be further than t */
     bool thinking;   /* inside the block */
     bool filtering;  /* the filter is asked */
     size_t i_forced; /* next token of think_close; n_think_close: nothing is forced */
@@ -55,6 +60,13 @@ typedef struct sched_slot {
     sched_top top[SCHED_TOP_LOGPROBS_MAX];
 } sched_slot;
 
+/* Slots whose tokens the device draws. */
+typedef struct sched_stream {
+    sched_slot *slots[EXEC_STREAM_MAX];
+    uint32_t n; /* 0: none */
+    uint32_t n_steps, max_steps;
+} sched_stream;
+
 struct scheduler {
     calla_engine *engine;
     scheduler_options options; /* defaults filled in; think_close points below */
@@ -62,7 +74,9 @@ struct scheduler {
     uint64_t planned_bytes; /* reserved with the engine */
     prefix_cache *cache;
     sched_slot *slots; /* [n_parallel] */
-    uint32_t i_turn;   /* slot whose prompt is served first in the next step */
+    sched_stream stream;
+    bool no_streams; /* the executor has failed to begin one */
+    uint32_t i_turn; /* slot whose prompt is served first in the next step */
     pthread_t worker;
     bool has_worker, has_lock;
     pthread_mutex_t lock;
@@ -94,6 +108,7 @@ uint32_t sched_marks(const uint32_t *boundaries, size_t n_boundaries, uint32_t n
 
 /* One executor call for all slots that are not free, and what follows from it. */
 void sched_step(scheduler *s);
+void sched_count_step(scheduler *s, uint64_t n_prefilled);
 
 /* Ends a slot's request: keeps (or drops) the timeline, frees the slot, calls on_done. */
 void sched_finish(scheduler *s, sched_slot *slot, calla_stop stop);
@@ -105,6 +120,15 @@ void sched_publish(scheduler *s);
 /* The last callback of a request that is in no slot any more; frees it. */
 void sched_done(scheduler *s, sched_req *req, sched_result *result);
 
+/* ---- sched_stream.c ---- */
+
+/* True: a stream has begun for all slots that are not free. */
+bool sched_stream_begin(scheduler *s);
+/* One token for each of its slots. Ends it when one of them stops or needs the host. */
+void sched_stream_step(scheduler *s);
+/* Ends it, if one is running: its slots are drawable. Ends requests only if it fails. */
+void sched_stream_end(scheduler *s);
+
 /* ---- sched_token.c ---- */
 
 /* Prepares a slot whose prompt has just been completed. */
@@ -113,6 +137,12 @@ void sched_token_begin(const scheduler *s, sched_slot *slot);
  * otherwise slot->next is to be run. */
 calla_status sched_token_next(const scheduler *s, sched_slot *slot, bool *done, calla_stop *stop,
                               calla_error *err);
+/* The same with an id that the device has drawn. True: it may draw the next one too. */
+bool sched_token_drawn(const scheduler *s, sched_slot *slot, int32_t id, bool *done,
+                       calla_stop *stop);
+/* How many of the next tokens the device may draw, one after the other, before max_tokens, the
+ * context or the budget of thinking ends that; 0: the next one must be chosen here. */
+uint32_t sched_token_draws(const scheduler *s, const sched_slot *slot);
 
 /* Log-softmax of one row without the banned ids (ascending); top [n_top]: the largest, falling,
  * lower id first on a tie. */

@@ -169,15 +169,20 @@ static void piece_done(scheduler *s, sched_slot *slot)
     if (at == q->n_prompt) begin_decoding(s, slot);
 }
 
+void sched_count_step(scheduler *s, uint64_t n_prefilled)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->stats.n_steps++;
+    s->stats.n_tokens_prefilled += n_prefilled;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 static void count_step(scheduler *s, const exec_segment *segs, uint32_t n_segs, uint32_t n_decode)
 {
     uint64_t n = 0;
     for (uint32_t i = n_decode; i < n_segs; i++)
         n += segs[i].n_tokens;
-    (void)pthread_mutex_lock(&s->lock);
-    s->stats.n_steps++;
-    s->stats.n_tokens_prefilled += n;
-    (void)pthread_mutex_unlock(&s->lock);
+    sched_count_step(s, n);
 }
 
 static calla_status run(scheduler *s, const exec_segment *segs, uint32_t n_segs, calla_error *err)
@@ -214,10 +219,26 @@ static void run_apart(scheduler *s, const step *st)
     }
 }
 
+/* Draws what a stream has left. */
+static void draw_waiting(scheduler *s)
+{
+    for (uint32_t i = 0; i < s->options.n_parallel; i++) {
+        sched_slot *slot = &s->slots[i];
+        if (slot->phase != SLOT_DECODE || !slot->drawable) continue;
+        slot->drawable = false;
+        next_token(s, slot);
+    }
+}
+
 void sched_step(scheduler *s)
 {
     step st;
     calla_error err;
+    draw_waiting(s);
+    if (s->stream.n != 0 || sched_stream_begin(s)) {
+        sched_stream_step(s);
+        return;
+    }
     build(s, &st);
     if (st.n_segs == 0) return;
     const calla_status status = run(s, st.segs, st.n_segs, &err);

@@ -59,6 +59,7 @@ void sched_token_begin(const scheduler *s, sched_slot *slot)
     slot->thinking = q->r.in_thinking;
     slot->filtering = q->r.filter != NULL && !(q->r.in_thinking && q->r.filter_after_thinking);
     slot->i_forced = s->options.n_think_close;
+    slot->drawable = false;
 }
 
 /* What the sampler asks about a candidate. */
@@ -79,29 +80,43 @@ static bool allow(void *user, int32_t id)
     return is_stop(c->s, c->slot, id) ? f->may_end(f->user) : f->allow(f->user, id);
 }
 
+/* Must the block of thinking be closed now? */
+static bool is_over_budget(const sched_slot *slot)
+{
+    const sched_request *r = &slot->req->r;
+    return slot->thinking && r->limit_thinking && slot->result.n_thinking >= r->thinking_budget;
+}
+
+static int32_t force_next(const scheduler *s, sched_slot *slot)
+{
+    return s->options.think_close[slot->i_forced++];
+}
+
+/* id was drawn. A stop id that a filter waits for closes the block instead: *forced. */
+static int32_t or_forced(const scheduler *s, sched_slot *slot, int32_t id, bool *forced)
+{
+    *forced = filter_waits(slot) && is_stop(s, slot, id);
+    if (!*forced) return id;
+    slot->i_forced = 0;
+    return force_next(s, slot);
+}
+
 /* *id comes next; *forced: by the closing of the block. */
 static calla_status choose(const scheduler *s, sched_slot *slot, int32_t *id, bool *forced,
                            calla_error *err)
 {
-    const size_t n_close = s->options.n_think_close;
-    const sched_request *r = &slot->req->r;
-    *forced = false;
-    if (slot->i_forced == n_close) {
-        const bool over =
-            slot->thinking && r->limit_thinking && slot->result.n_thinking >= r->thinking_budget;
-        candidate_check c = {s, slot};
-        calla_status st = CALLA_OK;
-        if (!over && slot->filtering)
-            st = sampler_draw_filtered(slot->sampler, slot->logits, allow, &c, id, err);
-        else if (!over)
-            st = sampler_draw(slot->sampler, slot->logits, id, err);
-        if (st != CALLA_OK) return st;
-        if (!over && !(filter_waits(slot) && is_stop(s, slot, *id))) return CALLA_OK;
-        slot->i_forced = 0;
+    candidate_check c = {s, slot};
+    if (slot->i_forced == s->options.n_think_close && is_over_budget(slot)) slot->i_forced = 0;
+    *forced = slot->i_forced != s->options.n_think_close;
+    if (*forced) {
+        *id = force_next(s, slot);
+        return CALLA_OK;
     }
-    *forced = true;
-    *id = s->options.think_close[slot->i_forced++];
-    return CALLA_OK;
+    const calla_status st =
+        slot->filtering ? sampler_draw_filtered(slot->sampler, slot->logits, allow, &c, id, err)
+                        : sampler_draw(slot->sampler, slot->logits, id, err);
+    if (st == CALLA_OK) *id = or_forced(s, slot, *id, forced);
+    return st;
 }
 
 /* The block of thinking ends with this token: what follows is the answer. */
@@ -133,17 +148,16 @@ static void report_token(const scheduler *s, sched_slot *slot, sched_token *t)
     t->top = slot->top;
 }
 
-calla_status sched_token_next(const scheduler *s, sched_slot *slot, bool *done, calla_stop *stop,
-                              calla_error *err)
+/* id comes next. */
+static void take(const scheduler *s, sched_slot *slot, int32_t id, bool forced, bool *done,
+                 calla_stop *stop)
 {
     const sched_request *r = &slot->req->r;
-    sched_token t = {.thinking = slot->thinking};
-    const calla_status st = choose(s, slot, &t.id, &t.forced, err);
-    if (st != CALLA_OK) return st;
+    sched_token t = {.id = id, .forced = forced, .thinking = slot->thinking};
     *done = true;
     if (!t.forced && is_stop(s, slot, t.id)) {
         *stop = CALLA_STOP_EOS;
-        return CALLA_OK;
+        return;
     }
     sampler_accept(slot->sampler, t.id);
     if (slot->filtering && !t.forced) slot->req->filter.accept(slot->req->filter.user, t.id);
@@ -161,5 +175,38 @@ calla_status sched_token_next(const scheduler *s, sched_slot *slot, bool *done, 
         *stop = CALLA_STOP_CONTEXT;
     else
         *done = false;
-    return CALLA_OK;
+}
+
+calla_status sched_token_next(const scheduler *s, sched_slot *slot, bool *done, calla_stop *stop,
+                              calla_error *err)
+{
+    int32_t id;
+    bool forced;
+    const calla_status st = choose(s, slot, &id, &forced, err);
+    if (st == CALLA_OK) take(s, slot, id, forced, done, stop);
+    return st;
+}
+
+bool sched_token_drawn(const scheduler *s, sched_slot *slot, int32_t id, bool *done,
+                       calla_stop *stop)
+{
+    bool forced;
+    sampler_skip(slot->sampler);
+    id = or_forced(s, slot, id, &forced);
+    take(s, slot, id, forced, done, stop);
+    return !*done && !forced && sched_token_draws(s, slot) != 0;
+}
+
+uint32_t sched_token_draws(const scheduler *s, const sched_slot *slot)
+{
+    const sched_request *r = &slot->req->r;
+    const sched_result *so_far = &slot->result;
+    if (slot->filtering || slot->i_forced != s->options.n_think_close || r->logprobs) return 0;
+    uint32_t n = s->options.n_ctx - 1 - slot->t->n_tokens;
+    if (r->max_tokens != 0 && r->max_tokens - so_far->n_generated < n)
+        n = r->max_tokens - so_far->n_generated;
+    if (!slot->thinking || !r->limit_thinking) return n;
+    if (is_over_budget(slot)) return 0;
+    return r->thinking_budget - so_far->n_thinking < n ? r->thinking_budget - so_far->n_thinking
+                                                       : n;
 }

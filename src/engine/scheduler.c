@@ -72,7 +72,7 @@ static void end_cancelled(scheduler *s)
     }
     for (uint32_t i = 0; i < s->options.n_parallel; i++) {
         const sched_req *q = s->slots[i].req;
-        if (q == NULL || !(q->cancelled || all)) continue;
+        if (q == NULL || s->slots[i].streaming || !(q->cancelled || all)) continue;
         slots |= (uint64_t)1 << i;
         if (fail && !q->cancelled) failed |= (uint64_t)1 << i;
     }
@@ -84,6 +84,20 @@ static void end_cancelled(scheduler *s)
         gone = q->next;
         end_waiting(s, q, fail && !q->cancelled);
     }
+}
+
+/* A stream goes on until somebody leaves, or could come. */
+static void end_stream(scheduler *s)
+{
+    if (s->stream.n == 0) return;
+    (void)pthread_mutex_lock(&s->lock);
+    bool ends = s->stopping || s->aborting;
+    for (uint32_t i = 0; i < s->options.n_parallel; i++) {
+        const sched_req *q = s->slots[i].req;
+        ends = ends || (q == NULL ? s->head != NULL : q->cancelled);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (ends) sched_stream_end(s);
 }
 
 /* Would a prompt gain by waiting for one that is being computed? Then that one will save a state
@@ -178,6 +192,7 @@ static bool take_request(scheduler *s, sched_slot *slot, prefix_match *m)
 
 static void admit(scheduler *s)
 {
+    if (s->stream.n != 0) return;
     for (uint32_t i = 0; i < s->options.n_parallel; i++) {
         prefix_match m;
         if (s->slots[i].phase != SLOT_FREE) continue;
@@ -198,6 +213,7 @@ static void *work(void *p)
 {
     scheduler *s = p;
     for (;;) {
+        end_stream(s);
         end_cancelled(s);
         admit(s);
         sched_step(s);

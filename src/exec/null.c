@@ -1,5 +1,6 @@
 #include "exec/null.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/ck.h"
@@ -9,10 +10,26 @@ struct exec_seq {
     uint64_t state;
     uint32_t n_ctx, n_tokens;
     int32_t *tokens; /* [n_ctx] */
+    bool streaming;
 };
+
+typedef struct null_stream {
+    uint32_t n; /* 0: none */
+    exec_seq *seqs[EXEC_STREAM_MAX];
+    int32_t next[EXEC_STREAM_MAX]; /* that it has not taken */
+    sample_entry entries[EXEC_STREAM_MAX];
+    uint32_t *counts[EXEC_STREAM_MAX]; /* [n_vocab]; NULL: not counted */
+    bool ended[EXEC_STREAM_MAX];       /* next is a stop id */
+    uint32_t n_steps, max_steps;
+} null_stream;
 
 typedef struct null_executor {
     executor base;
+    exec_ops ops; /* base.ops points here */
+    null_stream stream;
+    uint64_t max_streams, n_streams, n_stream_steps;
+    uint32_t *banned;
+    float *logits; /* [n_vocab] */
     uint32_t n_vocab, chunk_tokens;
     exec_null_fault fault;
     uint32_t runs_to_fault;
@@ -34,8 +51,14 @@ static void null_logits(const null_executor *ex, uint64_t state, float *out)
         out[i] = (float)(mix(state + i) >> 48) * (16.0f / 65536.0f) - 8.0f;
 }
 
-static void null_destroy(executor *ex)
+static void null_destroy(executor *base)
 {
+    null_executor *ex = (null_executor *)base;
+    if (ex == NULL) return;
+    for (uint32_t i = 0; i < EXEC_STREAM_MAX; i++)
+        mem_free(ex->stream.counts[i]);
+    mem_free(ex->banned);
+    mem_free(ex->logits);
     mem_free(ex);
 }
 
@@ -61,6 +84,7 @@ static void null_seq_destroy(executor *ex, exec_seq *seq)
 {
     (void)ex;
     if (seq == NULL) return;
+    assert(!seq->streaming);
     mem_free(seq->tokens);
     mem_free(seq);
 }
@@ -87,6 +111,7 @@ static uint32_t null_seq_position(const exec_seq *seq)
 static void null_seq_reset(executor *ex, exec_seq *seq)
 {
     (void)ex;
+    assert(!seq->streaming);
     seq->n_tokens = 0;
     seq->state = 0;
 }
@@ -105,6 +130,11 @@ static bool state_is_right(const exec_seq *seq)
     return state == seq->state;
 }
 
+static calla_status in_stream(calla_error *err)
+{
+    return err_set(err, CALLA_ERR_INTERNAL, "the sequence is in a stream that is running");
+}
+
 static calla_status null_check(const null_executor *ex, const exec_segment *segs, uint32_t n_segs,
                                calla_error *err)
 {
@@ -115,6 +145,7 @@ static calla_status null_check(const null_executor *ex, const exec_segment *segs
         if (g->n_tokens == 0 || g->n_tokens > g->seq->n_ctx - g->seq->n_tokens ||
             (g->want != EXEC_LOGITS_NONE) != (g->logits != NULL))
             return err_set(err, CALLA_ERR_INTERNAL, "segment %u breaks the executor's contract", i);
+        if (g->seq->streaming) return in_stream(err);
         if (!state_is_right(g->seq))
             return err_set(err, CALLA_ERR_INTERNAL,
                            "segment %u: the state is not that of the %u "
@@ -186,7 +217,7 @@ static calla_status null_seq_save(executor *ex, const exec_seq *seq, uint8_t *im
                                   calla_error *err)
 {
     (void)ex;
-    (void)err;
+    if (seq->streaming) return in_stream(err);
     memcpy(image, &seq->state, sizeof seq->state);
     memcpy(image + sizeof seq->state, seq->tokens, seq->n_tokens * sizeof *seq->tokens);
     return CALLA_OK;
@@ -196,6 +227,7 @@ static calla_status null_seq_load(executor *ex, exec_seq *seq, const uint8_t *im
                                   uint32_t n_tokens, calla_error *err)
 {
     (void)ex;
+    if (seq->streaming) return in_stream(err);
     if (n_tokens > seq->n_ctx)
         return err_set(err, CALLA_ERR_FULL, "an image of %u tokens does not fit into %u", n_tokens,
                        seq->n_ctx);
@@ -215,7 +247,7 @@ static calla_status null_state_save(executor *ex, const exec_seq *seq, uint8_t *
                                     calla_error *err)
 {
     (void)ex;
-    (void)err;
+    if (seq->streaming) return in_stream(err);
     memcpy(state, &seq->state, sizeof seq->state);
     return CALLA_OK;
 }
@@ -224,10 +256,114 @@ static calla_status null_restore(executor *ex, exec_seq *dst, const exec_seq *sr
                                  uint32_t n_tokens, const uint8_t *state, calla_error *err)
 {
     (void)ex;
-    (void)err;
+    if (dst->streaming || src->streaming) return in_stream(err);
     if (dst != src) memcpy(dst->tokens, src->tokens, n_tokens * sizeof *src->tokens);
     memcpy(&dst->state, state, sizeof dst->state);
     dst->n_tokens = n_tokens;
+    return CALLA_OK;
+}
+
+/* ---- Streams ---- */
+
+static calla_status stream_check(const null_executor *ex, const exec_stream *items, uint32_t n,
+                                 uint32_t max_steps, calla_error *err)
+{
+    if (ex->stream.n != 0 || ex->n_streams == ex->max_streams)
+        return err_set(err, CALLA_ERR_FULL, "another stream is running");
+    if (n == 0 || n > EXEC_STREAM_MAX || max_steps == 0)
+        return err_set(err, CALLA_ERR_INTERNAL, "a stream of %u sequences", n);
+    for (uint32_t i = 0; i < n; i++) {
+        const exec_seq *seq = items[i].seq;
+        if (max_steps > seq->n_ctx - seq->n_tokens || seq->streaming || !state_is_right(seq))
+            return err_set(err, CALLA_ERR_INTERNAL, "a stream breaks the executor's contract");
+        if (items[i].token == ex->refused_token)
+            return err_set(err, ex->refused_status, "a stream is refused as arranged");
+    }
+    return CALLA_OK;
+}
+
+static calla_status null_stream_begin(executor *base, const exec_stream *items, uint32_t n,
+                                      const uint32_t *banned, uint32_t max_steps, calla_error *err)
+{
+    null_executor *ex = (null_executor *)base;
+    null_stream *t = &ex->stream;
+    const calla_status st = stream_check(ex, items, n, max_steps, err);
+    if (st != CALLA_OK) return st;
+    memcpy(ex->banned, banned, (ex->n_vocab + 31) / 32 * sizeof *banned);
+    for (uint32_t i = 0; i < n; i++) {
+        t->seqs[i] = items[i].seq;
+        t->seqs[i]->streaming = true;
+        t->next[i] = items[i].token;
+        t->entries[i] = items[i].sampling;
+        t->ended[i] = false;
+        if (items[i].sampling.counted != 0)
+            memcpy(t->counts[i], items[i].counts, ex->n_vocab * sizeof *t->counts[i]);
+    }
+    t->n = n;
+    t->n_steps = 0;
+    t->max_steps = max_steps;
+    ex->n_streams++;
+    return CALLA_OK;
+}
+
+static void stream_stop(null_stream *t, bool failed)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->seqs[i]->streaming = false;
+        if (failed) null_seq_reset(NULL, t->seqs[i]);
+    }
+    t->n = 0;
+}
+
+static bool stream_fails(null_executor *ex, calla_error *err)
+{
+    if (ex->fault == NULL_FAULT_NONE || ex->runs_to_fault-- != 0) return false;
+    ex->fault = NULL_FAULT_NONE;
+    stream_stop(&ex->stream, true);
+    (void)err_set(err, CALLA_ERR_INTERNAL, "the null device failed as arranged");
+    return true;
+}
+
+static void stream_take(const null_executor *ex, uint32_t i, float *logits)
+{
+    const exec_segment g = {ex->stream.seqs[i], &ex->stream.next[i], 1, EXEC_LOGITS_LAST, logits};
+    null_append(ex, &g);
+}
+
+static calla_status null_stream_next(executor *base, int32_t *ids, calla_error *err)
+{
+    null_executor *ex = (null_executor *)base;
+    null_stream *t = &ex->stream;
+    ex->n_runs++;
+    ex->n_stream_steps++;
+    if (stream_fails(ex, err)) return CALLA_ERR_INTERNAL;
+    bool ended = t->n == 0 || t->n_steps == t->max_steps;
+    for (uint32_t i = 0; i < t->n; i++)
+        ended = ended || t->ended[i];
+    if (ended) return err_set(err, CALLA_ERR_INTERNAL, "the stream cannot go on");
+    t->n_steps++;
+    for (uint32_t i = 0; i < t->n; i++) {
+        sample_entry *e = &t->entries[i];
+        stream_take(ex, i, ex->logits);
+        const uint32_t id = exec_null_draw(e, ex->logits, ex->n_vocab, ex->banned,
+                                           e->counted != 0 ? t->counts[i] : NULL);
+        ids[i] = t->next[i] = (int32_t)id;
+        for (uint32_t k = 0; k < e->n_stops; k++)
+            t->ended[i] = t->ended[i] || e->stops[k] == id;
+    }
+    return CALLA_OK;
+}
+
+static calla_status null_stream_end(executor *base, float *const *logits, calla_error *err)
+{
+    null_executor *ex = (null_executor *)base;
+    null_stream *t = &ex->stream;
+    if (stream_fails(ex, err)) return CALLA_ERR_INTERNAL;
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (!t->ended[i] && t->n_steps < t->max_steps) stream_take(ex, i, ex->logits);
+        if (logits[i] != NULL) null_logits(ex, t->seqs[i]->state, logits[i]);
+    }
+    stream_stop(t, false);
     return CALLA_OK;
 }
 
@@ -257,10 +393,22 @@ calla_status exec_null_create(executor **out, uint32_t n_vocab, uint32_t chunk_t
     null_executor *ex = mem_alloc(sizeof *ex);
     *out = NULL;
     if (ex == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for the null device");
-    ex->base.ops = &null_ops;
+    ex->ops = null_ops;
+    ex->base.ops = &ex->ops;
     ex->n_vocab = n_vocab;
     ex->chunk_tokens = chunk_tokens;
     ex->refused_token = -1;
+    ex->banned = mem_array((n_vocab + 31) / 32, sizeof *ex->banned);
+    ex->logits = mem_array(n_vocab, sizeof *ex->logits);
+    bool ok = ex->banned != NULL && ex->logits != NULL;
+    for (uint32_t i = 0; i < EXEC_STREAM_MAX && ok; i++) {
+        ex->stream.counts[i] = mem_array(n_vocab, sizeof *ex->stream.counts[i]);
+        ok = ex->stream.counts[i] != NULL;
+    }
+    if (!ok) {
+        null_destroy(&ex->base);
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for the null device");
+    }
     *out = &ex->base;
     return CALLA_OK;
 }
@@ -277,6 +425,25 @@ void exec_null_refuse(executor *ex, int32_t token, calla_status status)
     null_executor *null = (null_executor *)ex;
     null->refused_token = token;
     null->refused_status = status;
+}
+
+void exec_null_streams(executor *ex, uint64_t max_streams)
+{
+    null_executor *null = (null_executor *)ex;
+    null->max_streams = max_streams;
+    null->ops.stream_begin = null_stream_begin;
+    null->ops.stream_next = null_stream_next;
+    null->ops.stream_end = null_stream_end;
+}
+
+uint64_t exec_null_streams_begun(const executor *ex)
+{
+    return ((const null_executor *)ex)->n_streams;
+}
+
+uint64_t exec_null_stream_steps(const executor *ex)
+{
+    return ((const null_executor *)ex)->n_stream_steps;
 }
 
 uint64_t exec_null_runs(const executor *ex)

@@ -9,6 +9,8 @@
 
 #define FAKE_VOCAB 97u
 
+static bool fake_streams; /* fake engines have them */
+
 /* No tokenizer, no stop ids; the caller may add them: the struct is not opaque here. */
 static inline calla_engine *fake_engine(uint32_t chunk_tokens)
 {
@@ -18,6 +20,7 @@ static inline calla_engine *fake_engine(uint32_t chunk_tokens)
     e->shape = (model_shape){.n_vocab = FAKE_VOCAB, .max_context = 1000};
     e->chunk_tokens = chunk_tokens;
     assert_int_equal(exec_null_create(&e->ex, FAKE_VOCAB, chunk_tokens, &err), CALLA_OK);
+    if (fake_streams) exec_null_streams(e->ex, UINT64_MAX);
     assert_int_equal(engine_assemble(e, &err), CALLA_OK);
     return e;
 }

@@ -1109,6 +1109,267 @@ static void test_thinking_filter(void **state)
     calla_engine_destroy(e);
 }
 
+/* ---- Streams: tokens that the device draws ---- */
+
+static calla_engine *engine_with(bool streams)
+{
+    const bool kept = fake_streams;
+    fake_streams = streams;
+    calla_engine *e = fake_engine(64);
+    fake_streams = kept;
+    return e;
+}
+
+static const calla_sampling stream_sampling[] = {
+    {0},
+    {.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5},
+    {.temperature = 1.3f,
+     .top_k = 64,
+     .min_p = 0.01f,
+     .presence_penalty = 1.0f,
+     .frequency_penalty = 0.5f,
+     .repetition_penalty = 1.2f,
+     .seed = 6},
+    {.temperature = 0.7f, .seed = 7}, /* must be drawn here */
+};
+
+/* What request i is: lengths, sampling, how it ends. Some leave early. */
+static sched_request varied_request(heard *h, uint32_t i, bool ignore_eos)
+{
+    sched_request r = heard_request(h, ids + 7 * i, 20 + 13 * (i % 5), i % 4 == 3 ? 0 : 5 + i);
+    r.sampling = &stream_sampling[i % 6 == 5 ? 3 : i % 3];
+    r.ignore_eos = ignore_eos;
+    if (i % 5 == 4) h->stop_after = 3 + i;
+    return r;
+}
+
+/* Every text is the same whether the device draws it or not, alone and in company. */
+static void test_stream_texts(void **state)
+{
+    (void)state;
+    enum { N = 24 };
+    static const uint32_t n_parallel[] = {1, 1, 3, 13, 20, 4};
+    for (uint32_t round = 0; round < 6; round++) {
+        heard *h[2][N];
+        for (int k = 0; k < 2; k++) {
+            calla_engine *e = engine_with(k == 1);
+            if (k == 1 && round == 5) exec_null_streams(e->ex, 3); /* the others are refused */
+            e->shape.n_stop_ids = 2;
+            e->shape.stop_ids[0] = 3;
+            e->shape.stop_ids[1] = 77;
+            scheduler *s =
+                make_scheduler(e, (scheduler_options){.n_parallel = n_parallel[round],
+                                                      .n_ctx = 120,
+                                                      .cache_ram_bytes = round % 2 == 0 ? 0 : MIB});
+            for (uint32_t i = 0; i < N; i++) {
+                h[k][i] = heard_new();
+                const sched_request r = varied_request(h[k][i], i, round % 3 == 1);
+                submit(s, &r);
+            }
+            for (uint32_t i = 0; i < N; i++)
+                heard_wait_done(h[k][i]);
+            assert_true(scheduler_drain(s, 5.0));
+            sched_stats st;
+            scheduler_stats(s, &st);
+            assert_int_equal(st.n_finished + st.n_cancelled, N);
+            assert_true((exec_null_stream_steps(e->ex) != 0) == (k == 1));
+            if (round == 5 && k == 1) assert_in_range(exec_null_streams_begun(e->ex), 1, 3);
+            scheduler_destroy(s);
+            calla_engine_destroy(e);
+        }
+        for (uint32_t i = 0; i < N; i++) {
+            const heard *a = h[0][i], *b = h[1][i];
+            assert_int_equal(a->n, b->n);
+            assert_memory_equal(a->ids, b->ids, a->n * sizeof *a->ids);
+            assert_int_equal(a->result.status, b->result.status);
+            assert_int_equal(a->result.stop, b->result.stop);
+            heard_free(h[0][i]);
+            heard_free(h[1][i]);
+        }
+    }
+}
+
+/* One stream serves a whole answer; its last token is not taken, as without streams. */
+static void test_stream_alone(void **state)
+{
+    (void)state;
+    calla_engine *e = engine_with(true);
+    scheduler *s = make_scheduler(e, (scheduler_options){.n_ctx = 400, .cache_ram_bytes = MIB});
+    int32_t text[400];
+    memcpy(text, ids, 50 * sizeof *text);
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        const uint32_t n = 50 + 40 * turn;
+        heard *h = heard_new();
+        h->check_allocs = true;
+        sched_request r = heard_request(h, text, n, 30);
+        ask(s, &r);
+        assert_int_equal(h->n, 30);
+        assert_int_equal(h->result.n_cached, turn == 0 ? 0 : n - 11);
+        assert_int_equal(exec_null_streams_begun(e->ex), turn + 1);
+        assert_int_equal(exec_null_stream_steps(e->ex), 29 * (turn + 1));
+        memcpy(text + n, h->ids, 30 * sizeof *text);
+        memcpy(text + n + 30, ids + 500 + 10 * turn, 10 * sizeof *text);
+        heard_free(h);
+    }
+    scheduler_destroy(s);
+    calla_engine_destroy(e);
+}
+
+/* What must be drawn here, or reports more than tokens, is - and so is its company, meanwhile. */
+static void test_stream_not(void **state)
+{
+    (void)state;
+    static const int32_t bias_id[] = {5};
+    static const float bias[] = {-1.0f};
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        calla_engine *e = engine_with(true);
+        scheduler *s = make_scheduler(e, (scheduler_options){.n_parallel = 2, .n_ctx = 400});
+        heard *a = heard_new(), *b = heard_new();
+        sched_request plain = heard_request(a, ids, 20, 40), r = heard_request(b, ids + 9, 20, 20);
+        r.sampling = &stream_sampling[kind == 0 ? 3 : 0];
+        r.logprobs = kind == 1;
+        if (kind == 2) {
+            r.bias_ids = bias_id;
+            r.bias = bias;
+            r.n_bias = 1;
+        }
+        parity p = {.mod = 2, .n_least = 1000};
+        const sched_filter f = parity_filter(&p);
+        if (kind == 3) r.filter = &f;
+        b->hold_at = 1;
+        submit(s, &r);
+        heard_wait_hold(b);
+        submit(s, &plain);
+        heard_release(b);
+        heard_wait_done(b);
+        heard_wait_done(a);
+        spoken want;
+        speak(e, &plain, 400, &want);
+        assert_said(a, &want);
+        assert_int_equal(exec_null_streams_begun(e->ex), 2); /* one of them is speak's */
+        assert_in_range(exec_null_stream_steps(e->ex), 20 + 39, 22 + 40);
+        heard_free(a);
+        heard_free(b);
+        scheduler_destroy(s);
+        calla_engine_destroy(e);
+    }
+}
+
+/* Who comes while a stream runs is admitted behind the token that is under way; who must wait for a
+ * slot does not disturb it. */
+static void test_stream_arrival(void **state)
+{
+    (void)state;
+    for (uint32_t n_parallel = 1; n_parallel <= 2; n_parallel++) {
+        calla_engine *e = engine_with(true);
+        scheduler *s =
+            make_scheduler(e, (scheduler_options){.n_parallel = n_parallel, .n_ctx = 900});
+        heard *a = heard_new(), *b = heard_new();
+        a->hold_at = 10;
+        b->hold_prefill = 1;
+        sched_request ra = heard_request(a, ids, 20, 60), rb = heard_request(b, ids + 9, 30, 20);
+        submit(s, &ra);
+        heard_wait_hold(a);
+        assert_int_equal(exec_null_streams_begun(e->ex), 1);
+        submit(s, &rb);
+        heard_release(a);
+        heard_wait_hold(b);
+        assert_in_range(a->n, n_parallel == 1 ? 60 : 11, n_parallel == 1 ? 60 : 12);
+        heard_release(b);
+        heard_wait_done(a);
+        heard_wait_done(b);
+        assert_int_equal(exec_null_streams_begun(e->ex), n_parallel == 1 ? 2 : 3);
+        heard_free(a);
+        heard_free(b);
+        scheduler_destroy(s);
+        calla_engine_destroy(e);
+    }
+}
+
+/* Cancelled at any token of a stream, alone or in company: it ends there, the other goes on. */
+static void test_stream_cancel(void **state)
+{
+    (void)state;
+    for (uint32_t at = 1; at <= 7; at++)
+        for (uint32_t n_parallel = 1; n_parallel <= 2; n_parallel++) {
+            calla_engine *e = engine_with(true);
+            scheduler *s = make_scheduler(e, (scheduler_options){.n_parallel = n_parallel,
+                                                                 .n_ctx = 400,
+                                                                 .cache_ram_bytes = MIB});
+            heard *a = heard_new(), *b = heard_new(), *c = heard_new();
+            sched_request ra = heard_request(a, ids, 20, 60), rb = heard_request(b, ids + 9, 20, 9);
+            spoken want;
+            speak(e, &rb, 400, &want);
+            a->hold_at = at;
+            submit(s, &ra);
+            submit(s, &rb);
+            heard_wait_hold(a);
+            scheduler_cancel(s, a->ticket);
+            heard_release(a);
+            heard_wait_done(a);
+            heard_wait_done(b);
+            assert_int_equal(a->result.stop, CALLA_STOP_CANCELLED);
+            assert_int_equal(a->n, at);
+            assert_said(b, &want);
+            int32_t text[40]; /* the cancelled one's sequence is whole */
+            memcpy(text, ids, 20 * sizeof *text);
+            memcpy(text + 20, a->ids, at * sizeof *text);
+            text[20 + at] = 50;
+            sched_request rc = heard_request(c, text, 21 + at, 9);
+            ask(s, &rc);
+            assert_in_range(c->result.n_cached, 20 + at - 1, 20 + at);
+            speak(e, &rc, 400, &want);
+            assert_said(c, &want);
+            heard_free(a);
+            heard_free(b);
+            heard_free(c);
+            scheduler_destroy(s);
+            calla_engine_destroy(e);
+        }
+}
+
+/* A stream that fails, at its end too, ends its own requests; the next one is right. */
+static void test_stream_faults(void **state)
+{
+    (void)state;
+    for (uint32_t n_runs = 0; n_runs < 4; n_runs++) {
+        calla_engine *e = engine_with(true);
+        scheduler *s = make_scheduler(
+            e, (scheduler_options){.n_parallel = 2, .n_ctx = 400, .cache_ram_bytes = MIB});
+        heard *a = heard_new(), *b = heard_new(), *c = heard_new();
+        sched_request ra = heard_request(a, ids, 20, 60), rb = heard_request(b, ids + 9, 20, 60),
+                      rc = heard_request(c, ids, 20, 20);
+        submit(s, &rb);
+        heard_wait_tokens(b, 1);
+        a->hold_at = 3;
+        submit(s, &ra);
+        heard_wait_hold(a);
+        submit(s, &rc);    /* waits for a slot */
+        a->stop_after = 6; /* the stream must end here */
+        exec_null_fail(e->ex, NULL_FAULT_CLEAN, n_runs);
+        heard_release(a);
+        heard_wait_done(a);
+        heard_wait_done(b);
+        heard_wait_done(c);
+        spoken want;
+        speak(e, &rc, 400, &want);
+        assert_said(c, &want);
+        assert_int_equal(b->result.status, CALLA_ERR_INTERNAL);
+        assert_string_equal(b->result.message, "the null device failed as arranged");
+        assert_int_equal(a->result.status, CALLA_ERR_INTERNAL);
+        assert_int_equal(a->n, n_runs < 3 ? 3 + n_runs : 6); /* three steps, and the end */
+        sched_stats st;
+        assert_true(scheduler_drain(s, 5.0));
+        scheduler_stats(s, &st);
+        assert_int_equal(st.n_failed, 2);
+        heard_free(a);
+        heard_free(b);
+        heard_free(c);
+        scheduler_destroy(s);
+        calla_engine_destroy(e);
+    }
+}
+
 /* ---- Where states are saved ---- */
 
 static void expect_marks(const uint32_t *b, size_t n_b, uint32_t n_prompt, const uint32_t *want,
@@ -1393,6 +1654,12 @@ int main(void)
         cmocka_unit_test(test_refused_segment),
         cmocka_unit_test(test_too_large_to_keep),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_stream_texts),
+        cmocka_unit_test(test_stream_alone),
+        cmocka_unit_test(test_stream_not),
+        cmocka_unit_test(test_stream_arrival),
+        cmocka_unit_test(test_stream_cancel),
+        cmocka_unit_test(test_stream_faults),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_filter),
@@ -1404,5 +1671,7 @@ int main(void)
         cmocka_unit_test(test_same_prompt_at_once),
         cmocka_unit_test(test_nano),
     };
-    return cmocka_run_group_tests_name("scheduler", tests, set_up, NULL);
+    const int n_failed = cmocka_run_group_tests_name("scheduler", tests, set_up, NULL);
+    fake_streams = true; /* the same where the device draws */
+    return n_failed + cmocka_run_group_tests_name("scheduler, streams", tests, set_up, NULL);
 }
