@@ -3,6 +3,7 @@
  * driver: "simt" (default; a part of the cases, because it is slow) or "cuda" (all of them). */
 #include "support/golden.h"
 
+#include "engine/sampler.h"
 #include "exec/gpu/gpu.h"
 
 #define LOGIT_BAR_GPU 0.7f /* as the reference's own bfloat16 run */
@@ -56,6 +57,19 @@ static executor *open_gpu(uint32_t chunk)
     executor *ex;
     const exec_options o = {.chunk_tokens = chunk};
     if (exec_gpu_open(&ex, driver(), &m.shape, &m.weights, &o, &err) != CALLA_OK)
+        fail_msg("%s", err.message);
+    return ex;
+}
+
+/* The emulator, looking for races, wrong addresses and what was never written. */
+static executor *open_checked(void)
+{
+    calla_error err;
+    executor *ex;
+    gpu_device *dev;
+    const exec_options o = {.chunk_tokens = 64};
+    if (gpu_simt_create(&dev, &(gpu_simt_options){.seed = 3, .check = true}, &err) != CALLA_OK ||
+        gpu_exec_create(&ex, dev, &m.shape, &m.weights, &o, &err) != CALLA_OK)
         fail_msg("%s", err.message);
     return ex;
 }
@@ -345,13 +359,204 @@ static void test_device_error(void **state)
     free(got);
 }
 
+/* ---- Streams ---- */
+
+#define STREAM_STEPS 6u
+
+/* n sequences at the end of their prompts, and what they say step by step. */
+typedef struct talk {
+    executor *gpu;
+    uint32_t n, n_steps; /* n_steps are known */
+    exec_seq *seq[3];
+    uint8_t *state[3];
+    uint32_t text[3], start[3]; /* where the prompt begins in the text; its length */
+    int32_t first[3];
+    calla_sampling sampling[3];
+    sampler *sampler[3];
+    int32_t ids[3][STREAM_STEPS];
+    float *logits[3]; /* [STREAM_STEPS, n_vocab] */
+    uint32_t *banned;
+} talk;
+
+/* Sampler and sequence as they were. */
+static void talk_rewind(talk *t)
+{
+    calla_error err;
+    for (uint32_t i = 0; i < t->n; i++) {
+        sampler_begin(t->sampler[i], &t->sampling[i], m.text + t->text[i], t->start[i]);
+        sampler_accept(t->sampler[i], t->first[i]);
+        if (t->gpu->ops->seq_restore(t->gpu, t->seq[i], t->seq[i], t->start[i], t->state[i],
+                                     &err) != CALLA_OK)
+            fail_msg("%s", err.message);
+    }
+}
+
+static void talk_begin(talk *t, executor *gpu, uint32_t n, bool twins)
+{
+    calla_error err;
+    static const calla_sampling sampling[] = {{0},
+                                              {.temperature = 1.0f, .top_k = 20, .seed = 4},
+                                              {.temperature = 0.8f,
+                                               .top_k = 40,
+                                               .top_p = 0.95f,
+                                               .presence_penalty = 0.5f,
+                                               .repetition_penalty = 1.1f,
+                                               .seed = 5}};
+    *t = (talk){.gpu = gpu, .n = n};
+    t->banned = calloc((m.shape.n_vocab + 31) / 32, sizeof *t->banned);
+    assert_non_null(t->banned);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t k = twins ? i % 2 : i;
+        t->text[i] = k;
+        t->start[i] = 3 + 2 * k;
+        t->first[i] = m.text[k + t->start[i]];
+        t->sampling[i] = sampling[n == 1 ? 2 : k];
+        t->seq[i] = new_seq(gpu, 30);
+        t->state[i] = malloc(gpu->ops->seq_state_bytes(gpu));
+        t->logits[i] = rows(STREAM_STEPS);
+        feed(gpu, t->seq[i], k, k + t->start[i], 64, NULL);
+        if (gpu->ops->seq_state_save(gpu, t->seq[i], t->state[i], &err) != CALLA_OK ||
+            sampler_create(&t->sampler[i], m.shape.n_vocab, NULL, 0, &err) != CALLA_OK)
+            fail_msg("%s", err.message);
+    }
+    talk_rewind(t);
+}
+
+static void talk_end(talk *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->gpu->ops->seq_destroy(t->gpu, t->seq[i]);
+        sampler_destroy(t->sampler[i]);
+        free(t->state[i]);
+        free(t->logits[i]);
+    }
+    free(t->banned);
+}
+
+static void talk_by_steps(talk *t, uint32_t n_steps)
+{
+    calla_error err;
+    exec_segment seg[3];
+    t->n_steps = n_steps;
+    for (uint32_t k = 0; k < n_steps; k++) {
+        for (uint32_t i = 0; i < t->n; i++)
+            seg[i] = (exec_segment){t->seq[i], k == 0 ? &t->first[i] : &t->ids[i][k - 1], 1,
+                                    EXEC_LOGITS_LAST, t->logits[i] + (size_t)k * m.shape.n_vocab};
+        if (t->gpu->ops->run(t->gpu, seg, t->n, &err) != CALLA_OK) fail_msg("%s", err.message);
+        for (uint32_t i = 0; i < t->n; i++) {
+            assert_int_equal(sampler_draw(t->sampler[i], seg[i].logits, &t->ids[i][k], &err),
+                             CALLA_OK);
+            sampler_accept(t->sampler[i], t->ids[i][k]);
+        }
+    }
+}
+
+/* The same by a stream: n_steps of it, at most max_steps; stop: sequences of bit i stop at what
+ * they draw last; grow: other sequences come and run in between. Ids, then positions and logits
+ * must be those of steps. */
+static void talk_by_stream(talk *t, uint32_t n_steps, uint32_t max_steps, uint32_t stop, bool grow)
+{
+    const exec_ops *ops = t->gpu->ops;
+    calla_error err;
+    exec_stream items[3];
+    exec_seq *other = NULL;
+    float *got[3] = {0};
+    talk_rewind(t);
+    for (uint32_t i = 0; i < t->n; i++) {
+        items[i] = (exec_stream){.seq = t->seq[i], .token = t->first[i]};
+        assert_true(sampler_export(t->sampler[i], &items[i].sampling));
+        if ((stop >> i & 1) != 0) {
+            items[i].sampling.n_stops = 2;
+            items[i].sampling.stops[0] = m.shape.n_vocab - 1;
+            items[i].sampling.stops[1] = (uint32_t)t->ids[i][n_steps - 1];
+        }
+        uint32_t *counts = calloc(m.shape.n_vocab, sizeof *counts);
+        sampler_export_counts(t->sampler[i], counts);
+        items[i].counts = counts;
+        got[i] = rows(1);
+    }
+    if (ops->stream_begin(t->gpu, items, t->n, t->banned, max_steps, &err) != CALLA_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(ops->stream_begin(t->gpu, items, t->n, t->banned, max_steps, &err),
+                     CALLA_ERR_FULL);
+    for (uint32_t k = 0; k < n_steps; k++) {
+        int32_t ids[3];
+        if (ops->stream_next(t->gpu, ids, &err) != CALLA_OK) fail_msg("%s", err.message);
+        for (uint32_t i = 0; i < t->n; i++)
+            assert_int_equal(ids[i], t->ids[i][k]);
+        if (!grow || k != 1) continue;
+        other = new_seq(t->gpu, 100);
+        feed(t->gpu, other, 0, 5, 64, NULL);
+        feed(t->gpu, other, 5, 6, 1, NULL);
+    }
+    if (ops->stream_end(t->gpu, got, &err) != CALLA_OK) fail_msg("%s", err.message);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const uint32_t n = n_steps + (n_steps < max_steps && (stop >> i & 1) == 0);
+        assert_int_equal(ops->seq_position(t->seq[i]), t->start[i] + n);
+        assert_same(got[i], t->logits[i] + (size_t)(n - 1) * m.shape.n_vocab);
+        if (n < t->n_steps) { /* and it goes on as before */
+            const exec_segment seg = {t->seq[i], &t->ids[i][n - 1], 1, EXEC_LOGITS_LAST, got[i]};
+            assert_int_equal(ops->run(t->gpu, &seg, 1, &err), CALLA_OK);
+            assert_same(got[i], t->logits[i] + (size_t)n * m.shape.n_vocab);
+        }
+        free(got[i]);
+        free((void *)(uintptr_t)items[i].counts);
+    }
+    ops->seq_destroy(t->gpu, other);
+}
+
+/* Where sequence i draws what it drew before, it would stop earlier. */
+static bool is_new(const talk *t, uint32_t i, uint32_t k)
+{
+    bool fresh = true;
+    for (uint32_t j = 0; j < k; j++)
+        fresh = fresh && t->ids[i][j] != t->ids[i][k];
+    return fresh;
+}
+
+static void test_streams(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n += 2) {
+        executor *gpu = open_gpu(64);
+        talk t;
+        talk_begin(&t, gpu, n, false);
+        talk_by_steps(&t, STREAM_STEPS);
+        talk_by_stream(&t, STREAM_STEPS, STREAM_STEPS, 0, false);
+        talk_by_stream(&t, 1, 9, 0, false);
+        talk_by_stream(&t, 3, 3, 0, true);
+        uint32_t k = 4;
+        while (!is_new(&t, n - 1, k - 1))
+            k--;
+        talk_by_stream(&t, k, 9, 1u << (n - 1), false);
+        talk_end(&t);
+        gpu->ops->destroy(gpu);
+    }
+}
+
+/* Two stop at once, a third goes on: nothing races. */
+static void test_streams_checked(void **state)
+{
+    (void)state;
+    if (is_fast()) return; /* it is the emulator that checks */
+    executor *gpu = open_checked();
+    talk t;
+    talk_begin(&t, gpu, 3, true);
+    talk_by_steps(&t, 3);
+    assert_true(is_new(&t, 0, 1));
+    talk_by_stream(&t, 2, 9, 5, false);
+    talk_end(&t);
+    gpu->ops->destroy(gpu);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_agrees_with_cpu),
-        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_company),
-        cmocka_unit_test(test_images),       cmocka_unit_test(test_restore),
-        cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_agrees_with_cpu),
+        cmocka_unit_test(test_pieces),          cmocka_unit_test(test_company),
+        cmocka_unit_test(test_images),          cmocka_unit_test(test_restore),
+        cmocka_unit_test(test_device_error),    cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_streams_checked),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
