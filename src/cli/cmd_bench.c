@@ -186,7 +186,7 @@ static calla_status stream_at(bench *b, exec_seq *seq, double *t, calla_error *e
         if (i >= 3) t[i - 3] = time_now() - t0;
     }
     float *const logits[] = {NULL};
-    return st == CALLA_OK ? ops->stream_end(b->ex, logits, err) : st;
+    return st == CALLA_OK ? ops->stream_end(b->ex, logits, NULL, err) : st;
 }
 
 /* Steps of one sequence at position n; the first few do not count. */

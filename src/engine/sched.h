@@ -8,7 +8,7 @@
  *             while a request is being admitted). SLOT_PREFILL: t is
  *             active and t->n_tokens prompt tokens are in it. SLOT_DECODE: the prompt is in t, and
  *             `next` has been drawn and reported but not run; or, when drawable, it has been run
- *             and the logits behind it wait to be drawn from. While a stream runs, its slots are
+ *             and what comes behind it can be chosen. While a stream runs, its slots are
  *             all that are not free; they stay, and nothing is admitted, until it has ended.
  * Threads:    `lock` guards the queue, every slot's req and phase against readers, the `cancelled`
  *             of requests, `draining`, `aborting`, `stopping`, the counters. The worker alone
@@ -50,7 +50,8 @@ typedef struct sched_slot {
     float *logits; /* [n_vocab] */
     uint32_t i_mark;
     int32_t next;
-    bool drawable;   /* next has been run, and logits are those behind it */
+    bool drawable;   /* next has been run */
+    int32_t drawn;   /*   and this id drawn behind it; -1: logits are those behind it */
     bool streaming;  /* the executor may be further than t */
     bool thinking;   /* inside the block */
     bool filtering;  /* the filter is asked */

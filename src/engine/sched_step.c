@@ -135,12 +135,18 @@ static void build(scheduler *s, step *st)
 
 /* ---- Digesting it ---- */
 
-static void next_token(scheduler *s, sched_slot *slot)
+/* drawn: by the device; -1: not yet. */
+static void next_token(scheduler *s, sched_slot *slot, int32_t drawn)
 {
     bool done = false;
     calla_stop stop = CALLA_STOP_EOS;
     calla_error err;
-    if (sched_token_next(s, slot, &done, &stop, &err) != CALLA_OK)
+    calla_status st = CALLA_OK;
+    if (drawn >= 0)
+        (void)sched_token_drawn(s, slot, drawn, &done, &stop);
+    else
+        st = sched_token_next(s, slot, &done, &stop, &err);
+    if (st != CALLA_OK)
         sched_fail(s, slot, &err);
     else if (done)
         sched_finish(s, slot, stop);
@@ -155,7 +161,7 @@ static void begin_decoding(scheduler *s, sched_slot *slot)
     slot->phase = SLOT_DECODE;
     (void)pthread_mutex_unlock(&s->lock);
     sched_token_begin(s, slot);
-    next_token(s, slot);
+    next_token(s, slot, -1);
 }
 
 static void piece_done(scheduler *s, sched_slot *slot)
@@ -200,7 +206,7 @@ static void digest(scheduler *s, const step *st, uint32_t i)
     sched_slot *slot = st->slots[i];
     timeline_append(slot->t, st->segs[i].tokens, st->segs[i].n_tokens);
     if (i < st->n_decode)
-        next_token(s, slot);
+        next_token(s, slot, -1);
     else
         piece_done(s, slot);
 }
@@ -219,14 +225,14 @@ static void run_apart(scheduler *s, const step *st)
     }
 }
 
-/* Draws what a stream has left. */
-static void draw_waiting(scheduler *s)
+/* What a stream has left. */
+static void finish_stream(scheduler *s)
 {
     for (uint32_t i = 0; i < s->options.n_parallel; i++) {
         sched_slot *slot = &s->slots[i];
         if (slot->phase != SLOT_DECODE || !slot->drawable) continue;
         slot->drawable = false;
-        next_token(s, slot);
+        next_token(s, slot, slot->drawn);
     }
 }
 
@@ -234,7 +240,7 @@ void sched_step(scheduler *s)
 {
     step st;
     calla_error err;
-    draw_waiting(s);
+    finish_stream(s);
     if (s->stream.n != 0 || sched_stream_begin(s)) {
         sched_stream_step(s);
         return;

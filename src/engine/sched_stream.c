@@ -86,17 +86,21 @@ static void fail_all(scheduler *s, const calla_error *err)
     }
 }
 
-/* done bit i: slot i of the stream needs no logits any more. False: it has failed. */
+/* done bit i: the request of the stream's slot i has ended. False: the stream has failed. Logits
+ * come to the host only for slots that it must choose for. */
 static bool close_stream(scheduler *s, uint32_t done)
 {
     executor *ex = s->engine->ex;
     sched_stream *t = &s->stream;
     float *logits[EXEC_STREAM_MAX];
+    int32_t ids[EXEC_STREAM_MAX];
     calla_error err;
-    for (uint32_t i = 0; i < t->n; i++)
-        logits[i] = (done >> i & 1) != 0 ? NULL : t->slots[i]->logits;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const bool chooses = (done >> i & 1) == 0 && sched_token_draws(s, t->slots[i]) == 0;
+        logits[i] = chooses ? t->slots[i]->logits : NULL;
+    }
     (void)pthread_mutex_lock(&s->engine->device);
-    const calla_status st = ex->ops->stream_end(ex, logits, &err);
+    const calla_status st = ex->ops->stream_end(ex, logits, ids, &err);
     (void)pthread_mutex_unlock(&s->engine->device);
     if (st != CALLA_OK) {
         fail_all(s, &err);
@@ -106,6 +110,7 @@ static bool close_stream(scheduler *s, uint32_t done)
         sched_slot *slot = t->slots[i];
         slot->streaming = false;
         slot->drawable = ex->ops->seq_position(slot->t->seq) != slot->t->n_tokens;
+        slot->drawn = logits[i] == NULL ? ids[i] : -1;
         if (slot->drawable) timeline_append(slot->t, &slot->next, 1);
     }
     t->n = 0;

@@ -4,8 +4,10 @@
  *             into a bounded queue and runs up to n_parallel of them together. One worker thread
  *             owns the device. Each of its steps is one executor call that appends one token to
  *             every sequence that generates and a limited piece of prompts, so that they do not
- *             stop the others' text. Prompts continue from the longest prefix that the prefix cache
- *             knows (prefix_cache.h), with the recurrent state saved there.
+ *             stop the others' text. Where the device can draw tokens it does so as long as no
+ *             prompt, end or wish of a request needs the host (executor.h, streams). Prompts
+ *             continue from the longest prefix that the prefix cache knows (prefix_cache.h), with
+ *             the recurrent state saved there.
  * Owns:       the worker, n_parallel samplers and rows of logits, every sequence and saved state;
  *             all memory is planned at creation and refused with the sum.
  * Invariants: (1) What a request generates is a function of the request alone: neither company, nor

@@ -292,7 +292,7 @@ static calla_status stream_close(calla_session *s, calla_error *err)
     calla_engine *e = s->engine;
     float *const logits[] = {s->logits};
     (void)pthread_mutex_lock(&e->device);
-    const calla_status st = e->ex->ops->stream_end(e->ex, logits, err);
+    const calla_status st = e->ex->ops->stream_end(e->ex, logits, NULL, err);
     (void)pthread_mutex_unlock(&e->device);
     return st;
 }

@@ -114,12 +114,13 @@ typedef struct exec_ops {
      * took the one before; the device may already be a step ahead. A stream in which a sequence
      * drew a stop id (sampling.stops) must be ended. end: every sequence has taken all tokens that
      * it was given and has drawn, but a stop id and what max_steps steps leave over; logits[i] (may
-     * be NULL) are those after the last that it took. run() and the rest may be called in between
+     * be NULL) are those after the last that it took, and ids[i] is drawn from them, -1 where that
+     * was not done; ids may be NULL. run() and the rest may be called in between
      * for other sequences. A failure ends the stream and leaves its sequences at position 0. */
     calla_status (*stream_begin)(executor *ex, const exec_stream *items, uint32_t n,
                                  const uint32_t *banned, uint32_t max_steps, calla_error *err);
     calla_status (*stream_next)(executor *ex, int32_t *ids, calla_error *err);
-    calla_status (*stream_end)(executor *ex, float *const *logits, calla_error *err);
+    calla_status (*stream_end)(executor *ex, float *const *logits, int32_t *ids, calla_error *err);
     /* For benchmarks; NULL where there is nothing to tell. Copy bandwidth of the device's memory,
      * bytes read plus written a second; each dispatch of a step, timed alone. */
     double (*copy_bandwidth)(executor *ex);

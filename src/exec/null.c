@@ -324,10 +324,18 @@ static bool stream_fails(null_executor *ex, calla_error *err)
     return true;
 }
 
-static void stream_take(const null_executor *ex, uint32_t i, float *logits)
+/* Takes what it drew, and draws. */
+static int32_t stream_move(null_executor *ex, uint32_t i)
 {
-    const exec_segment g = {ex->stream.seqs[i], &ex->stream.next[i], 1, EXEC_LOGITS_LAST, logits};
+    null_stream *t = &ex->stream;
+    sample_entry *e = &t->entries[i];
+    const exec_segment g = {t->seqs[i], &t->next[i], 1, EXEC_LOGITS_LAST, ex->logits};
     null_append(ex, &g);
+    const uint32_t id = exec_null_draw(e, ex->logits, ex->n_vocab, ex->banned,
+                                       e->counted != 0 ? t->counts[i] : NULL);
+    for (uint32_t k = 0; k < e->n_stops; k++)
+        t->ended[i] = t->ended[i] || e->stops[k] == id;
+    return t->next[i] = (int32_t)id;
 }
 
 static calla_status null_stream_next(executor *base, int32_t *ids, calla_error *err)
@@ -342,25 +350,21 @@ static calla_status null_stream_next(executor *base, int32_t *ids, calla_error *
         ended = ended || t->ended[i];
     if (ended) return err_set(err, CALLA_ERR_INTERNAL, "the stream cannot go on");
     t->n_steps++;
-    for (uint32_t i = 0; i < t->n; i++) {
-        sample_entry *e = &t->entries[i];
-        stream_take(ex, i, ex->logits);
-        const uint32_t id = exec_null_draw(e, ex->logits, ex->n_vocab, ex->banned,
-                                           e->counted != 0 ? t->counts[i] : NULL);
-        ids[i] = t->next[i] = (int32_t)id;
-        for (uint32_t k = 0; k < e->n_stops; k++)
-            t->ended[i] = t->ended[i] || e->stops[k] == id;
-    }
+    for (uint32_t i = 0; i < t->n; i++)
+        ids[i] = stream_move(ex, i);
     return CALLA_OK;
 }
 
-static calla_status null_stream_end(executor *base, float *const *logits, calla_error *err)
+static calla_status null_stream_end(executor *base, float *const *logits, int32_t *ids,
+                                    calla_error *err)
 {
     null_executor *ex = (null_executor *)base;
     null_stream *t = &ex->stream;
     if (stream_fails(ex, err)) return CALLA_ERR_INTERNAL;
     for (uint32_t i = 0; i < t->n; i++) {
-        if (!t->ended[i] && t->n_steps < t->max_steps) stream_take(ex, i, ex->logits);
+        const bool moves = !t->ended[i] && t->n_steps < t->max_steps;
+        const int32_t id = moves ? stream_move(ex, i) : -1;
+        if (ids != NULL) ids[i] = id;
         if (logits[i] != NULL) null_logits(ex, t->seqs[i]->state, logits[i]);
     }
     stream_stop(t, false);

@@ -461,6 +461,7 @@ static void talk_by_stream(talk *t, uint32_t n_steps, uint32_t max_steps, uint32
     exec_stream items[3];
     exec_seq *other = NULL;
     float *got[3] = {0};
+    int32_t drawn[3];
     talk_rewind(t);
     for (uint32_t i = 0; i < t->n; i++) {
         items[i] = (exec_stream){.seq = t->seq[i], .token = t->first[i]};
@@ -489,11 +490,12 @@ static void talk_by_stream(talk *t, uint32_t n_steps, uint32_t max_steps, uint32
         feed(t->gpu, other, 0, 5, 64, NULL);
         feed(t->gpu, other, 5, 6, 1, NULL);
     }
-    if (ops->stream_end(t->gpu, got, &err) != CALLA_OK) fail_msg("%s", err.message);
+    if (ops->stream_end(t->gpu, got, drawn, &err) != CALLA_OK) fail_msg("%s", err.message);
     for (uint32_t i = 0; i < t->n; i++) {
         const uint32_t n = n_steps + (n_steps < max_steps && (stop >> i & 1) == 0);
         assert_int_equal(ops->seq_position(t->seq[i]), t->start[i] + n);
         assert_same(got[i], t->logits[i] + (size_t)(n - 1) * m.shape.n_vocab);
+        assert_int_equal(drawn[i], n == n_steps ? -1 : t->ids[i][n - 1]);
         if (n < t->n_steps) { /* and it goes on as before */
             const exec_segment seg = {t->seq[i], &t->ids[i][n - 1], 1, EXEC_LOGITS_LAST, got[i]};
             assert_int_equal(ops->run(t->gpu, &seg, 1, &err), CALLA_OK);

@@ -1339,10 +1339,12 @@ static void test_stream_faults(void **state)
         heard *a = heard_new(), *b = heard_new(), *c = heard_new();
         sched_request ra = heard_request(a, ids, 20, 60), rb = heard_request(b, ids + 9, 20, 60),
                       rc = heard_request(c, ids, 20, 20);
+        b->hold_at = 1;
         submit(s, &rb);
-        heard_wait_tokens(b, 1);
+        heard_wait_hold(b);
         a->hold_at = 3;
         submit(s, &ra);
+        heard_release(b);
         heard_wait_hold(a);
         submit(s, &rc);    /* waits for a slot */
         a->stop_after = 6; /* the stream must end here */

@@ -124,7 +124,7 @@ uint32_t gpu_len_bucket(uint32_t len);
 calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t n,
                               const uint32_t *banned, uint32_t max_steps, calla_error *err);
 calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err);
-calla_status gpu_stream_end(executor *base, float *const *logits, calla_error *err);
+calla_status gpu_stream_end(executor *base, float *const *logits, int32_t *ids, calla_error *err);
 /* Waits until nothing of the stream is running. */
 void gpu_stream_drain(gpu_exec *ex);
 void gpu_stream_free(gpu_exec *ex);

@@ -161,6 +161,18 @@ calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t
     return CALLA_OK;
 }
 
+/* What sequence i drew in a step that is done. */
+static calla_status drawn(const gpu_exec *ex, uint32_t i, uint32_t step, int32_t *id,
+                          calla_error *err)
+{
+    const uint32_t *ring = ex->dev->ops->buffer_host(ex->stream.ring);
+    const uint32_t x = ring[i * GPU_RING + step % GPU_RING];
+    *id = (int32_t)x;
+    if (x != SAMPLE_BAD) return CALLA_OK;
+    return err_set(err, CALLA_ERR_INTERNAL,
+                   "the logits hold a NaN or an infinity, or nothing to draw");
+}
+
 calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err)
 {
     gpu_exec *ex = gpu_self(base);
@@ -173,16 +185,12 @@ calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err)
         st = submit(ex, err);
     if (st == CALLA_OK) st = ex->dev->ops->wait(ex->dev, t->ticket[t->n_taken & 1], NULL, err);
     if (st != CALLA_OK) return broken(ex, st);
-    const uint32_t *ring = ex->dev->ops->buffer_host(t->ring);
     for (uint32_t i = 0; i < t->n; i++) {
-        const uint32_t id = ring[i * GPU_RING + t->n_taken % GPU_RING];
-        if (id == SAMPLE_BAD)
-            return broken(ex, err_set(err, CALLA_ERR_INTERNAL,
-                                      "the logits hold a NaN or an infinity, or nothing to draw"));
-        ids[i] = (int32_t)id;
+        st = drawn(ex, i, t->n_taken, &ids[i], err);
+        if (st != CALLA_OK) return broken(ex, st);
         t->seqs[i]->n_tokens++;
         for (uint32_t j = 0; j < t->entries[i].n_stops; j++)
-            t->ended[i] = t->ended[i] || t->entries[i].stops[j] == id;
+            t->ended[i] = t->ended[i] || t->entries[i].stops[j] == (uint32_t)ids[i];
     }
     t->n_taken++;
     return CALLA_OK;
@@ -190,7 +198,7 @@ calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err)
 
 /* Steps until every sequence has taken what it drew. Several sequences that ended apart are not
  * told apart by a step: those that ended are parked by the token table. */
-calla_status gpu_stream_end(executor *base, float *const *logits, calla_error *err)
+calla_status gpu_stream_end(executor *base, float *const *logits, int32_t *ids, calla_error *err)
 {
     gpu_exec *ex = gpu_self(base);
     gpu_stream *t = &ex->stream;
@@ -210,6 +218,9 @@ calla_status gpu_stream_end(executor *base, float *const *logits, calla_error *e
         if (logits[i] != NULL && last != 0)
             st = ex->dev->ops->read(ex->dev, logits[i],
                                     gpu_sub(t->logits[(last - 1) & 1], i * row, row), err);
+        if (ids == NULL || st != CALLA_OK) continue;
+        ids[i] = -1;
+        if (last != t->n_taken) st = drawn(ex, i, last - 1, &ids[i], err);
     }
     if (st != CALLA_OK) return broken(ex, st);
     t->n = 0;
