@@ -24,8 +24,6 @@ static_assert(sizeof(ulong) == 8, "ulong has 64 bits");
 
 #define KERNEL(name, threads, ...)                                                                 \
     extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
-#define KERNEL_GROUPS(name, threads, groups, ...)                                                  \
-    extern "C" __global__ void __launch_bounds__(threads, groups) name(__VA_ARGS__)
 #define KERNEL_END
 #define KIN(i, T, name)  const T *name
 #define KOUT(i, T, name) T *name
@@ -174,11 +172,6 @@ KFN uint4 ld16_stream(const uint *p, uint i)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p + i));
     return v;
-}
-
-KFN void prefetch_l2(const uint *p, uint i)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
 }
 
 #define tg_ld16  ld16

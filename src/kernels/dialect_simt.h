@@ -38,7 +38,6 @@ struct alignas(16) float4 {
     enum { simt_threads_##name = (threads) };                                                      \
     static const char simt_params_##name[] = SIMT_TEXT_ALL(__VA_ARGS__);                           \
     static void simt_kernel_##name(__VA_ARGS__)
-#define KERNEL_GROUPS(name, threads, groups, ...) KERNEL(name, threads, __VA_ARGS__)
 #define KERNEL_END
 #define KIN(i, T, name)  [[maybe_unused]] DPTR(const T) name
 #define KOUT(i, T, name) [[maybe_unused]] DPTR(T) name
@@ -341,7 +340,6 @@ template <typename T> struct simt_bind<const T &> {
 
 #define ld16(p, i)                 simt_load16<uint4, uint>(p, i)
 #define ld16_stream(p, i)          simt_load16<uint4, uint>(p, i)
-#define prefetch_l2(p, i)          ((void)(p), (void)(i))
 #define ld16f(p, i)                simt_load16<float4, float>(p, i)
 #define ld16h(p, i)                simt_load16<uint4, ushort>(p, i)
 #define st16(p, i, v)              simt_store16<uint4, uint>(p, i, v)

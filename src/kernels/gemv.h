@@ -202,38 +202,28 @@ template <uint S> KFN float team_sum(float s, TPTR(float) halves, uint turn, uin
 /* ---- Projections ---- */
 
 /* What a group of 128 threads does for one token: rows in fours, a team of S simdgroups a four,
- * each C * 1,024 columns of it; teams of all groups take turns. A team holds B fours, asked for
- * before the input is waited for; those after them when registers are free.
+ * each C * 1,024 columns of it; teams of all groups take turns. Weights of the first rows are
+ * asked for before the input is waited for, those of the next when a row's registers are free.
  * K: columns if known (rows % 4 == 0 then), else 0. */
-template <uint B, uint C, uint S, uint K>
+template <uint C, uint S, uint K>
 KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
                     DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y, gemv_args a,
                     TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(float) halves,
                     uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
 {
     const uint cols = K != 0 ? K : a.cols, n_fours = (a.rows + 3) / 4;
-    const uint piece = sg % S, r0 = piece * C * 32 + lane;
-    const uint step = ngx * (4 / S); /* fours between two turns of a team */
+    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
     const bool has_norm = (a.flags & GEMV_NORM) != 0u;
-    uint first = gx * (4 / S);         /* of the group; the team's four is first + sg / S */
-    uint ahead = 4 * (first + sg / S); /* the team's first row that is not asked for yet */
-    DPTR(const uint) next = codes + (ulong)ahead * (cols / 8) + 4 * r0;
-    DPTR(const uint) next_sb = sb + (ulong)ahead * (cols / 64) + r0 / 2;
-    q4_four<C> q[B];
-    UNROLL for (uint b = 0; b < B; b++)
+    uint first = gx * n_teams; /* of the group; the team's four is first + sg / S */
+    DPTR(const uint) next = codes + (ulong)(4 * (first + sg / S)) * (cols / 8) + 4 * r0;
+    DPTR(const uint) next_sb = sb + (ulong)(4 * (first + sg / S)) * (cols / 64) + r0 / 2;
+    q4_four<C> q;
+    UNROLL for (uint i = 0; i < 4; i++)
     {
-        UNROLL for (uint i = 0; i < 4; i++)
-        {
-            if (ahead + i < a.rows) q4_load<C, K>(q[b], i, next, next_sb, cols, r0);
-        }
-        ahead += 4 * step;
-        next += (ulong)(4 * step) * (cols / 8);
-        next_sb += (ulong)(4 * step) * (cols / 64);
+        if (4 * (first + sg / S) + i < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
     }
     row_part<2 * C * S> w;
     if (has_norm) row_load<2 * C * S, K != 0>(w, norm, cols, tid);
-    if (K != 0 && ahead + 4 <= a.rows)
-        prefetch_l2(next, 28 * lane); /* what comes then, a line a lane */
     PDL_WAIT();
     const uint x_row = (a.flags & GEMV_ROWS_OF) != 0u ? rows_of[gy] : gy;
     DPTR(const float) in = x + (ulong)x_row * cols;
@@ -250,32 +240,23 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
     const float inv =
         has_norm ? rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps) : 1.0f;
     DPTR(float) out = y + (ulong)gy * a.rows;
-    uint turn = 0;
-    while (first < n_fours) {
-        UNROLL for (uint b = 0; b < B; b++)
+    for (uint turn = 0; first < n_fours; turn++) {
+        const uint row = 4 * (first + sg / S) + lane / 8;
+        first += ngx * n_teams;
+        next += (ulong)(4 * ngx * n_teams) * (cols / 8);
+        next_sb += (ulong)(4 * ngx * n_teams) * (cols / 64);
+        const uint next_row = 4 * (first + sg / S);
+        const bool mine = piece == 0 && (lane & 7u) == 0u && row < a.rows;
+        const float old = mine && (a.flags & GEMV_ADD) != 0u ? out[row] : 0.0f;
+        float acc[4];
+        UNROLL for (uint i = 0; i < 4; i++)
         {
-            if (first < n_fours) {
-                const uint row = 4 * (first + sg / S) + lane / 8;
-                const bool mine = piece == 0 && (lane & 7u) == 0u && row < a.rows;
-                float old = 0.0f; /* ld_shared stays where it is: before the sums, not after */
-                if (mine && (a.flags & GEMV_ADD) != 0u) old = ld_shared_f32(out, row);
-                float acc[4];
-                UNROLL for (uint i = 0; i < 4; i++)
-                {
-                    acc[i] = q4_dot<C>(q[b], i, v, sum);
-                    if (ahead + (K != 0 ? 0u : i) < a.rows)
-                        q4_load<C, K>(q[b], i, next, next_sb, cols, r0);
-                }
-                float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-                s = team_sum<S>(s, halves, turn, lane, sg) * inv;
-                if (mine) out[row] = (a.flags & GEMV_ADD) != 0u ? old + s : s;
-                first += step;
-                ahead += 4 * step;
-                next += (ulong)(4 * step) * (cols / 8);
-                next_sb += (ulong)(4 * step) * (cols / 64);
-                turn++;
-            }
+            acc[i] = q4_dot<C>(q, i, v, sum);
+            if (next_row + (K != 0 ? 0u : i) < a.rows) q4_load<C, K>(q, i, next, next_sb, cols, r0);
         }
+        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
+        if (mine) out[row] = (a.flags & GEMV_ADD) != 0u ? old + s : s;
     }
 }
 
@@ -286,22 +267,22 @@ KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const floa
  * ref     ref_gemv, bitwise
  * why     kernels are short here: what counts is the time from the input's arrival to the first
  *         product, so weights are in registers by then and x is read once a group. */
-KERNEL_GROUPS(gemv_k2048, 128, 3, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
-              KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+KERNEL(gemv_k2048, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 2048);
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gemv_group<2, 2, 1, 2048>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
-                              sg, gx, gy, ngx);
+    gemv_group<2, 1, 2048>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, part, tid, lane,
+                           sg, gx, gy, ngx);
 }
 KERNEL_END
 
 /* gemv_k4096: the same with K = 4096: two simdgroups a row. */
-KERNEL_GROUPS(gemv_k4096, 128, 4, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
-              KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
+KERNEL(gemv_k4096, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x),
+       KIN(3, float, norm), KIN(4, uint, rows_of), KOUT(5, float, y), KARG(6, gemv_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 4096);
@@ -309,8 +290,8 @@ KERNEL_GROUPS(gemv_k4096, 128, 4, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, 
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<1, 2, 2, 4096>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid,
-                              lane, sg, gx, gy, ngx);
+    gemv_group<2, 2, 4096>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
+                           sg, gx, gy, ngx);
 }
 KERNEL_END
 
@@ -324,8 +305,8 @@ KERNEL(gemv_any, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), K
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gemv_group<1, 2, 2, 0>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane,
-                           sg, gx, gy, ngx);
+    gemv_group<2, 2, 0>(codes, sb, x, norm, rows_of, y, a, stage, sums, part, halves, tid, lane, sg,
+                        gx, gy, ngx);
 }
 KERNEL_END
 
@@ -378,95 +359,85 @@ KERNEL(gemv_prepare, 128, KIN(0, float, x), KIN(1, float, norm), KIN(2, uint, ro
 }
 KERNEL_END
 
-#define MULTI_TOKENS 8
-
-/* Columns at .. at + 1,023 of four rows, from row `first`, for n tokens: acc [token][row]. x: of
- * the first token, pitch floats apart. */
-KFN void multi_chunk(THREF(lane_f32<4 * MULTI_TOKENS>) acc, DPTR(const uint) codes,
-                     DPTR(const uint) sb, DPTR(const float) x, gemv_multi_args a, uint first,
-                     uint at, uint n, uint n_padded, uint pitch, uint lane)
-{
-    const uint run = at / 32 + lane;
-    uint4 w[4];
-    uint g[4];
-    UNROLL for (uint i = 0; i < 4; i++)
-    {
-        const uint row = kmin(first + i, a.rows - 1);
-        w[i].x = 0u;
-        w[i].y = 0u;
-        w[i].z = 0u;
-        w[i].w = 0u;
-        g[i] = 0u;
-        if (run < a.cols / 32) {
-            w[i] = ld16_stream(codes + (ulong)row * (a.cols / 8), 4 * run);
-            g[i] = (sb + (ulong)row * (a.cols / 64))[run / 2];
-        }
-    }
-    UNROLL for (uint h = 0; h < 2; h++)
-    {
-        lane_f32<16> q[4];
-        UNROLL for (uint i = 0; i < 4; i++)
-            q4_unpack16(q[i], h == 0 ? w[i].x : w[i].z, h == 0 ? w[i].y : w[i].w);
-        UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
-        {
-            if (t < n) {
-                DPTR(const float) row = x + t * pitch;
-                const float sum = h == 1 ? row[n_padded + run] : 0.0f;
-                lane_f32<16> v;
-                UNROLL for (uint p = 0; p < 4; p++)
-                {
-                    const float4 f = ld16f(row, 4 * ((at / 128 + 4 * h + p) * 32 + lane));
-                    v.v[4 * p] = f.x;
-                    v.v[4 * p + 1] = f.y;
-                    v.v[4 * p + 2] = f.z;
-                    v.v[4 * p + 3] = f.w;
-                }
-                UNROLL for (uint i = 0; i < 4; i++)
-                {
-                    float s = acc.v[4 * t + i];
-                    s = KFMA(q4_scale(g[i]), q4dot_unpacked(q[i], v), s);
-                    acc.v[4 * t + i] = h == 1 ? KFMA(q4_bias(g[i]), sum, s) : s;
-                }
-            }
-        }
-    }
-}
-
 /* gemv_multi: y = W x for the 2 to 16 tokens of gemv_prepare, eight in a pass over the weights.
  * shapes  codes, sb as gemv_k2048, any K; x of gemv_prepare; y [T][N]
  * grid    at most N / 16 x T / 8 groups: they take turns
  * cost    N K (0.5625) bytes, 2 N K T flops; memory bound to about T = 8
  * ref     ref_gemv, bitwise: a token's result is the one it has alone
  * why     codes are unpacked once for eight tokens; four rows share what is read of x. */
+#define MULTI_TOKENS 8
 KERNEL(gemv_multi, 128, KIN(0, uint, codes), KIN(1, uint, sb), KIN(2, float, x), KOUT(3, float, y),
        KARG(4, gemv_multi_args, a))
 {
     KCTX;
     PDL_LAUNCH();
-    const uint n_padded = (a.cols + 1023u) & ~1023u, pitch = n_padded + n_padded / 32 + 4;
+    const uint n_padded = (a.cols + 1023u) & ~1023u, n_runs = a.cols / 32;
+    const uint pitch = n_padded + n_padded / 32 + 4;
     const uint t0 = MULTI_TOKENS * gy, n = kmin(a.n_tokens - t0, (uint)MULTI_TOKENS);
+    const uint n_fours = (a.rows + 3) / 4;
     DPTR(const float) in = x + (ulong)t0 * pitch;
-    if (16 * gx + 4 * sg + 4 <= a.rows && gy == 0) {
-        for (uint i = 32 * lane; i < a.cols / 2; i += 1024) /* the first four rows */
-            prefetch_l2(codes + (ulong)(16 * gx + 4 * sg) * (a.cols / 8), i);
-    }
     PDL_WAIT();
-    for (uint first = 16 * gx + 4 * sg; first < a.rows; first += 16 * ngx) {
+    for (uint four = 4 * gx + sg; four < n_fours; four += 4 * ngx) {
         float total[MULTI_TOKENS];
         UNROLL for (uint t = 0; t < MULTI_TOKENS; t++) total[t] = 0.0f;
         for (uint piece = 0; piece < n_padded; piece += 2048) {
-            lane_f32<4 * MULTI_TOKENS> acc;
-            UNROLL for (uint i = 0; i < 4 * MULTI_TOKENS; i++) acc.v[i] = 0.0f;
-            for (uint at = piece; at < kmin(piece + 2048, n_padded); at += 1024)
-                multi_chunk(acc, codes, sb, in, a, first, at, n, n_padded, pitch, lane);
+            float acc[4 * MULTI_TOKENS];
+            UNROLL for (uint i = 0; i < 4 * MULTI_TOKENS; i++) acc[i] = 0.0f;
+            for (uint at = piece; at < kmin(piece + 2048, n_padded); at += 1024) {
+                const uint run = at / 32 + lane;
+                uint4 w[4];
+                uint g[4];
+                UNROLL for (uint i = 0; i < 4; i++)
+                {
+                    const uint row = kmin(4 * four + i, a.rows - 1);
+                    w[i].x = 0u;
+                    w[i].y = 0u;
+                    w[i].z = 0u;
+                    w[i].w = 0u;
+                    g[i] = 0u;
+                    if (run < n_runs) {
+                        w[i] = ld16_stream(codes + (ulong)row * (a.cols / 8), 4 * run);
+                        g[i] = (sb + (ulong)row * (a.cols / 64))[run / 2];
+                    }
+                }
+                UNROLL for (uint h = 0; h < 2; h++)
+                {
+                    lane_f32<16> q[4];
+                    UNROLL for (uint i = 0; i < 4; i++)
+                        q4_unpack16(q[i], h == 0 ? w[i].x : w[i].z, h == 0 ? w[i].y : w[i].w);
+                    UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
+                    {
+                        if (t < n) {
+                            DPTR(const float) row = in + t * pitch;
+                            lane_f32<16> v;
+                            UNROLL for (uint p = 0; p < 4; p++)
+                            {
+                                const float4 f =
+                                    ld16f(row, 4 * ((at / 128 + 4 * h + p) * 32 + lane));
+                                v.v[4 * p] = f.x;
+                                v.v[4 * p + 1] = f.y;
+                                v.v[4 * p + 2] = f.z;
+                                v.v[4 * p + 3] = f.w;
+                            }
+                            UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
+                                KFMA(q4_scale(g[i]), q4dot_unpacked(q[i], v), acc[4 * t + i]);
+                            if (h == 1) {
+                                const float s = row[n_padded + run];
+                                UNROLL for (uint i = 0; i < 4; i++) acc[4 * t + i] =
+                                    KFMA(q4_bias(g[i]), s, acc[4 * t + i]);
+                            }
+                        }
+                    }
+                }
+            }
             UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
             {
-                const float s = simd_sum4(acc.v[4 * t], acc.v[4 * t + 1], acc.v[4 * t + 2],
-                                          acc.v[4 * t + 3], lane);
+                const float s =
+                    simd_sum4(acc[4 * t], acc[4 * t + 1], acc[4 * t + 2], acc[4 * t + 3], lane);
                 total[t] = piece == 0 ? s : total[t] + s;
             }
         }
-        const uint row = first + lane / 8;
+        const uint row = 4 * four + lane / 8;
         UNROLL for (uint t = 0; t < MULTI_TOKENS; t++)
         {
             if (t < n && (lane & 7u) == 0u && row < a.rows) {
@@ -582,31 +553,6 @@ KERNEL_END
 
 /* ---- Router ---- */
 
-/* The last group to arrive chooses the token's experts and leaves the counter zero. */
-KFN void router_tail(DPTR(uint) counters, DPTR(float) logits, DPTR(uint) ids, DPTR(float) weights,
-                     gemv_router_args a, TPTR(uint) arrived, uint tid, uint lane, uint sg, uint t,
-                     uint n_groups)
-{
-    TG_BARRIER();
-    if (tid == 0) {
-        device_fence();
-        arrived[0] = atomic_add_u32(counters, t, 1u);
-        device_fence();
-    }
-    TG_BARRIER();
-    if (arrived[0] == n_groups - 1 && sg == 0) {
-        route_logits<8> l;
-        UNROLL for (uint j = 0; j < 8; j++)
-        {
-            const uint e = 32 * j + lane;
-            l.v[j] = e < a.n_experts ? ld_shared_f32(logits, e) : -1e30f;
-        }
-        route_pick<8>(l, ld_shared_f32(logits, a.n_experts), a.n_used, lane, ids + t * a.n_used,
-                      weights + t * (a.n_used + 1));
-        if (lane == 0) st_shared_u32(counters, t, 0u);
-    }
-}
-
 /* What a group of 128 threads does: four rows, a simdgroup a row; K: columns if known, else 0. The
  * row is in registers before the input is waited for. */
 template <uint K>
@@ -669,7 +615,26 @@ KFN void router_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const fl
     acc = simd_sum_f32(acc) * rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = logits + (ulong)gy * (a.n_experts + 1);
     if (lane == 0 && 4 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
-    if (a.tail != 0u) router_tail(counters, out, ids, weights, a, arrived, tid, lane, sg, gy, ngx);
+    if (a.tail != 0u) {
+        TG_BARRIER();
+        if (tid == 0) {
+            device_fence();
+            arrived[0] = atomic_add_u32(counters, gy, 1u);
+            device_fence();
+        }
+        TG_BARRIER();
+        if (arrived[0] == ngx - 1 && sg == 0) {
+            route_logits<8> l;
+            UNROLL for (uint j = 0; j < 8; j++)
+            {
+                const uint e = 32 * j + lane;
+                l.v[j] = e < a.n_experts ? ld_shared_f32(out, e) : -1e30f;
+            }
+            route_pick<8>(l, ld_shared_f32(out, a.n_experts), a.n_used, lane, ids + gy * a.n_used,
+                          weights + gy * (a.n_used + 1));
+            if (lane == 0) st_shared_u32(counters, gy, 0u);
+        }
+    }
 }
 
 /* gemv_router: logits of a token, K = 2048; with tail, the last group to arrive chooses the
@@ -717,49 +682,7 @@ KERNEL_END
  * cost    (U + 1) 2 W H 0.5625 bytes a token; memory bound
  * ref     ref_gateup, bitwise
  * why     g and u rows lie side by side, so a simdgroup has both of two outputs in its four. */
-/* The four number `at` of slot `slot`, of which there are `fours`. */
-typedef struct moe_four {
-    uint slot, at;
-} moe_four;
-
-KFN moe_four moe_four_of(uint four, uint fours)
-{
-    moe_four f;
-    f.slot = four / fours;
-    f.at = four - f.slot * fours;
-    return f;
-}
-
-KFN moe_four moe_four_after(moe_four f, uint step, uint fours)
-{
-    f.at += step;
-    while (f.at >= fours) {
-        f.at -= fours;
-        f.slot++;
-    }
-    return f;
-}
-
-/* Gate and up rows of a four to q; the part of its slot's down matrix that comes next into the
- * cache. ids: of the token. */
-template <uint C, uint K>
-KFN void gateup_load(THREF(q4_four<C>) q, moe_four f, DPTR(const uint) slabs, DPTR(const uint) ids,
-                     gemv_moe_args a, uint down_words, uint r0, uint lane)
-{
-    const uint cols = K != 0 ? K : a.hidden, sb_at = a.width * (cols / 4);
-    const uint down_at = sb_at + a.width * (cols / 32);
-    if (f.slot <= a.n_used) {
-        const uint e = f.slot < a.n_used ? ids[f.slot] : a.n_experts;
-        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
-        DPTR(const uint) codes = slab + f.at * (cols / 2) + 4 * r0;
-        DPTR(const uint) sb = slab + sb_at + f.at * (cols / 16) + r0 / 2;
-        UNROLL for (uint i = 0; i < 4; i++) q4_load<C, K>(q, i, codes, sb, cols, r0);
-        const uint down = down_at + f.at * down_words + 32 * lane;
-        if (32 * lane < down_words && down < a.slab_words) prefetch_l2(slab, down);
-    }
-}
-
-template <uint B, uint C, uint S, uint K>
+template <uint C, uint S, uint K>
 KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const float) norm,
                       DPTR(const uint) ids, DPTR(float) h, gemv_moe_args a, TPTR(float) stage,
                       TPTR(float) sums, TPTR(float) part, TPTR(float) halves, uint tid, uint lane,
@@ -767,23 +690,20 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
 {
     const uint cols = K != 0 ? K : a.hidden;
     const uint fours = a.width / 2, n_fours = (a.n_used + 1) * fours; /* of a slot, of all */
-    const uint piece = sg % S, r0 = piece * C * 32 + lane, step = ngx * (4 / S);
-    uint first = gx * (4 / S);
-    moe_four ahead = moe_four_of(first + sg / S, fours); /* not asked for yet */
+    const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
+    const uint sb_at = a.width * (cols / 4);
+    uint first = gx * n_teams;
+    uint slot = (first + sg / S) / fours, at = (first + sg / S) % fours; /* four `at` of slot */
     row_part<2 * C * S> w;
     row_load<2 * C * S, K != 0>(w, norm, cols, tid);
-    const uint down_words = /* of a four, whole lines */
-        ((a.slab_words - a.width * (cols / 4 + cols / 32)) / fours + 31) / 32 * 32;
-    /* the shared expert is known already */
-    for (uint i = 32 * (gx * 128 + tid); gy == 0 && i < a.slab_words; i += 32 * 128 * ngx)
-        prefetch_l2(slabs + (ulong)a.n_experts * a.slab_words, i);
     PDL_WAIT();
-    DPTR(const uint) mine = ids + gy * a.n_used;
-    q4_four<C> q[B];
-    UNROLL for (uint b = 0; b < B; b++)
-    {
-        gateup_load<C, K>(q[b], ahead, slabs, mine, a, down_words, r0, lane);
-        ahead = moe_four_after(ahead, step, fours);
+    q4_four<C> q;
+    if (slot <= a.n_used) {
+        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        UNROLL for (uint i = 0; i < 4; i++)
+            q4_load<C, K>(q, i, slab + at * (cols / 2) + 4 * r0,
+                          slab + sb_at + at * (cols / 16) + r0 / 2, cols, r0);
     }
     const float square =
         stage_normed<2 * C * S, K != 0>(x + (ulong)gy * cols, w, cols, stage, sums, tid);
@@ -794,38 +714,43 @@ KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const fl
     unstage_q4<C>(v, sum, stage, sums, r0);
     const float inv = rms_inverse(part[0], part[1], part[2], part[3], cols, a.eps);
     DPTR(float) out = h + (ulong)gy * (a.n_used + 1) * a.width;
-    uint turn = 0;
-    while (first < n_fours) {
-        UNROLL for (uint b = 0; b < B; b++)
-        {
-            if (first < n_fours) {
-                const uint four = first + sg / S;
-                float acc[4];
-                UNROLL for (uint i = 0; i < 4; i++) acc[i] = q4_dot<C>(q[b], i, v, sum);
-                gateup_load<C, K>(q[b], ahead, slabs, mine, a, down_words, r0, lane);
-                ahead = moe_four_after(ahead, step, fours);
-                float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
-                s = team_sum<S>(s, halves, turn, lane, sg) * inv;
-                const float u = simd_xor_f32(s, 8);
-                if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
-                    out[2 * four + lane / 16] = kx_silu(s) * u;
-                first += step;
-                turn++;
-            }
+    for (uint turn = 0; first < n_fours; turn++) {
+        const uint four = first + sg / S;
+        first += ngx * n_teams;
+        at += ngx * n_teams;
+        while (at >= fours) {
+            at -= fours;
+            slot++;
         }
+        const bool more = slot <= a.n_used;
+        const uint e = slot < a.n_used ? ids[gy * a.n_used + slot] : a.n_experts;
+        DPTR(const uint) slab = slabs + (ulong)e * a.slab_words;
+        DPTR(const uint) next = slab + at * (cols / 2) + 4 * r0;
+        DPTR(const uint) next_sb = slab + sb_at + at * (cols / 16) + r0 / 2;
+        float acc[4];
+        UNROLL for (uint i = 0; i < 4; i++)
+        {
+            acc[i] = q4_dot<C>(q, i, v, sum);
+            if (more) q4_load<C, K>(q, i, next, next_sb, cols, r0);
+        }
+        float s = simd_sum4(acc[0], acc[1], acc[2], acc[3], lane);
+        s = team_sum<S>(s, halves, turn, lane, sg) * inv;
+        const float u = simd_xor_f32(s, 8);
+        if (piece == 0 && (lane & 15u) == 0u && four < n_fours)
+            out[2 * four + lane / 16] = kx_silu(s) * u;
     }
 }
 
-KERNEL_GROUPS(gemv_gateup, 128, 3, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
-              KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
+KERNEL(gemv_gateup, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float, norm),
+       KIN(3, uint, ids), KOUT(4, float, h), KARG(5, gemv_moe_args, a))
 {
     KCTX;
     TG_ARRAY(float, stage, 2048);
     TG_ARRAY(float, sums, 64);
     TG_ARRAY(float, part, 4);
     PDL_LAUNCH();
-    gateup_group<2, 2, 1, 2048>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg,
-                                gx, gy, ngx);
+    gateup_group<2, 1, 2048>(slabs, x, norm, ids, h, a, stage, sums, part, part, tid, lane, sg, gx,
+                             gy, ngx);
 }
 KERNEL_END
 
@@ -839,8 +764,8 @@ KERNEL(gemv_gateup_any, 128, KIN(0, uint, slabs), KIN(1, float, x), KIN(2, float
     TG_ARRAY(float, part, 4);
     TG_ARRAY(float, halves, 32);
     PDL_LAUNCH();
-    gateup_group<1, 2, 2, 0>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg,
-                             gx, gy, ngx);
+    gateup_group<2, 2, 0>(slabs, x, norm, ids, h, a, stage, sums, part, halves, tid, lane, sg, gx,
+                          gy, ngx);
 }
 KERNEL_END
 
@@ -888,6 +813,7 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     }
     /* all slots are one row of n_slots W columns: runs do not cross slots */
     const uint n_inputs = n_slots * a.width;
+    const ulong at = (ulong)gy * a.hidden + row;
     row_part<(DOWN_STAGE + 1023) / 1024> v;
     UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
     {
@@ -895,8 +821,7 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
         v.v[j] = zero4();
         if (i < n_inputs) v.v[j] = ld16f(h + (ulong)gy * n_inputs, i);
     }
-    float old = 0.0f;
-    if ((lane & 15u) == 0u) old = ld_shared_f32(x + (ulong)gy * a.hidden, row);
+    const float old = (lane & 15u) == 0u ? x[at] : 0.0f;
     UNROLL for (uint j = 0; j < (DOWN_STAGE + 1023) / 1024; j++)
     {
         const uint i = 4 * tid + 1024 * j;
@@ -918,7 +843,7 @@ KERNEL(gemv_down, 256, KIN(0, uint, slabs), KIN(1, float, h), KIN(2, uint, ids),
     acc = acc + simd_xor_f32(acc, 4);
     acc = acc + simd_xor_f32(acc, 2);
     acc = acc + simd_xor_f32(acc, 1);
-    if ((lane & 15u) == 0u) x[(ulong)gy * a.hidden + row] = old + acc;
+    if ((lane & 15u) == 0u) x[at] = old + acc;
 }
 KERNEL_END
 

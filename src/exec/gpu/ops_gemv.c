@@ -144,7 +144,7 @@ static void product(gpu_context *g, uint32_t n, gemv_input in, const gpu_q4 *w, 
     if (w->cols > GEMV_COLS_MAX || g->off[GPU_SW_gemv_rows])
         rec_dispatch(g->rec, KERNEL_gemv_row, n_fours, n);
     else if (w->cols == 2048 && known)
-        rec_dispatch(g->rec, KERNEL_gemv_k2048, turns(g, blocks_of(n_fours, 4), n, 3), n);
+        rec_dispatch(g->rec, KERNEL_gemv_k2048, turns(g, blocks_of(n_fours, 4), n, 4), n);
     else
         rec_dispatch(g->rec, w->cols == 4096 && known ? KERNEL_gemv_k4096 : KERNEL_gemv_any,
                      turns(g, blocks_of(n_fours, 2), n, 3), n);
