@@ -76,7 +76,7 @@ static void plan_all(const model_shape *s, bool native_mm, uint32_t chunk, uint3
     *plan = (exec_plan){.kv_bytes = gpu_arena_bytes(s, n_ctx, 0),
                         .state_bytes = gpu_arena_bytes(s, 0, 1),
                         .scratch_bytes = t.bytes + op_mm_scratch(&ctx, chunk) +
-                                         gpu_arena_bytes(s, GPU_PARK_ROWS, 0),
+                                         gpu_stream_bytes(s) + gpu_arena_bytes(s, GPU_PARK_ROWS, 0),
                         .weight_bytes = gpu_weights_bytes(s)};
 }
 
@@ -307,6 +307,7 @@ static calla_status allocate(gpu_exec *ex, uint32_t n_ctx, calla_error *err)
     if (st != CALLA_OK) return st;
     scratch_layout(&ex->s, ex->shape, ex->chunk);
     st = gpu_mm_reserve(ex, err);
+    if (st == CALLA_OK) st = gpu_stream_create(ex, err);
     return st == CALLA_OK ? ops->zero(ex->dev, ex->s.zero, err) : st;
 }
 

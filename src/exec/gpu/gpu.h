@@ -59,7 +59,7 @@ typedef struct gpu_stream {
     bool ended[GPU_DECODE_MAX]; /* drew a stop id */
     uint64_t ticket[2];
     gpu_view tok, samp, banned, logits[2];
-    gpu_buffer *buf, *ring, *counts; /* made at the first use */
+    gpu_buffer *buf, *ring, *counts; /* counts: [GPU_DECODE_MAX][n_vocab] */
 } gpu_stream;
 
 typedef struct cached_program {
@@ -121,6 +121,8 @@ void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_
 uint32_t gpu_len_bucket(uint32_t len);
 
 /* stream.c */
+uint64_t gpu_stream_bytes(const model_shape *s); /* on the device */
+calla_status gpu_stream_create(gpu_exec *ex, calla_error *err);
 calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t n,
                               const uint32_t *banned, uint32_t max_steps, calla_error *err);
 calla_status gpu_stream_next(executor *base, int32_t *ids, calla_error *err);

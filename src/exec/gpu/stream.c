@@ -14,9 +14,9 @@ static gpu_view carve(gpu_buffer *buf, uint64_t *used, uint64_t bytes)
     return v;
 }
 
-static uint64_t layout(const gpu_exec *ex, gpu_stream *t)
+static uint64_t layout(const model_shape *s, gpu_stream *t)
 {
-    const uint64_t vocab = ex->shape->n_vocab;
+    const uint64_t vocab = s->n_vocab;
     uint64_t used = 0;
     t->tok = carve(t->buf, &used, GPU_DECODE_MAX * sizeof(tok_entry));
     t->samp = carve(t->buf, &used, GPU_DECODE_MAX * sizeof(sample_entry));
@@ -26,27 +26,31 @@ static uint64_t layout(const gpu_exec *ex, gpu_stream *t)
     return used;
 }
 
-/* Buffers at the first use; counts as soon as a sequence has penalties. */
-static calla_status prepare(gpu_exec *ex, bool counted, calla_error *err)
+static uint64_t counts_bytes(const model_shape *s)
+{
+    return GPU_DECODE_MAX * 4ull * s->n_vocab;
+}
+
+uint64_t gpu_stream_bytes(const model_shape *s)
+{
+    gpu_stream t = {0};
+    return layout(s, &t) + counts_bytes(s);
+}
+
+calla_status gpu_stream_create(gpu_exec *ex, calla_error *err)
 {
     const gpu_ops *ops = ex->dev->ops;
     gpu_stream *t = &ex->stream;
-    const uint64_t counts = (counted ? GPU_DECODE_MAX : 1ull) * ex->shape->n_vocab * 4;
-    calla_status st = CALLA_OK;
-    if (t->buf == NULL)
-        st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, layout(ex, t), "stream", &t->buf, err);
-    if (st == CALLA_OK && t->ring == NULL)
+    const uint64_t counts = counts_bytes(ex->shape);
+    calla_status st =
+        ops->buffer_create(ex->dev, GPU_MEM_DEVICE, layout(ex->shape, t), "stream", &t->buf, err);
+    (void)layout(ex->shape, t);
+    if (st == CALLA_OK)
         st = ops->buffer_create(ex->dev, GPU_MEM_HOST, GPU_DECODE_MAX * GPU_RING * 4, "ids",
                                 &t->ring, err);
-    if (st == CALLA_OK && (t->counts == NULL || ops->buffer_bytes(t->counts) < counts)) {
-        gpu_programs_forget(ex);
-        if (t->counts != NULL) ops->buffer_destroy(ex->dev, t->counts);
-        t->counts = NULL;
+    if (st == CALLA_OK)
         st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, counts, "counts", &t->counts, err);
-        if (st == CALLA_OK) st = ops->zero(ex->dev, (gpu_view){t->counts, 0, counts}, err);
-    }
-    if (st == CALLA_OK) (void)layout(ex, t);
-    return st;
+    return st == CALLA_OK ? ops->zero(ex->dev, (gpu_view){t->counts, 0, counts}, err) : st;
 }
 
 void gpu_stream_free(gpu_exec *ex)
@@ -129,18 +133,14 @@ calla_status gpu_stream_begin(executor *base, const exec_stream *items, uint32_t
     const gpu_ops *ops = ex->dev->ops;
     gpu_stream *t = &ex->stream;
     tok_entry tok[GPU_DECODE_MAX];
-    bool counted = false;
     calla_status st = check(ex, items, n, max_steps, err);
     if (st != CALLA_OK) return st;
-    for (uint32_t i = 0; i < n; i++)
-        counted = counted || items[i].sampling.counted != 0;
-    st = prepare(ex, counted, err);
     const uint64_t row = 4ull * ex->shape->n_vocab;
     for (uint32_t i = 0; i < n && st == CALLA_OK; i++) {
         exec_seq *seq = items[i].seq;
         tok[i] = (tok_entry){(uint32_t)items[i].token, seq->n_tokens, seq->slot, seq->kv_row};
         t->entries[i] = items[i].sampling;
-        t->entries[i].slot = counted ? i : 0;
+        t->entries[i].slot = i;
         t->entries[i].park_slot = TOK_NO_SLOT;
         t->entries[i].park_row = i;
         t->seqs[i] = seq;
