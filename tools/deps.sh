@@ -24,7 +24,7 @@ compiles_cxx() {
     *gcc*) cxx=$(echo "$CC" | sed 's/gcc/g++/') ;;
     *) cxx=c++ ;;
     esac
-    echo '#include <utility>
+    echo '#include <math.h>
 int main() { return 0; }' | ${CXX:-$cxx} -std=c++17 -x c++ -fsyntax-only - 2>/dev/null
 }
 

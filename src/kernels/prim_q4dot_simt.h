@@ -12,27 +12,26 @@ KFN float q4_scale(uint sb)
     return KFLOAT(sb << 16);
 }
 
-template <uint N> KFN float q4dot16(uint w0, uint w1, THREF(const lane_f32<N>) x, uint at)
-{
-    float s = 0.0f;
-    UNROLL for (uint i = 0; i < 8; i++) s = KFMA((float)((w0 >> 4 * i) & 15u), x.v[at + i], s);
-    UNROLL for (uint i = 0; i < 8; i++) s = KFMA((float)((w1 >> 4 * i) & 15u), x.v[at + 8 + i], s);
-    return s;
-}
-
+/* Apart, so that the conversion is not in the chain; the bits are those of one loop. */
 KFN void q4_unpack16(THREF(lane_f32<16>) q, uint w0, uint w1)
 {
-    UNROLL for (uint i = 0; i < 8; i++)
-    {
-        q.v[i] = (float)((w0 >> 4 * i) & 15u);
-        q.v[8 + i] = (float)((w1 >> 4 * i) & 15u);
-    }
+    SIMT_UNROLL for (uint i = 0; i < 8; i++) q.v[i] = (float)(int)((w0 >> 4 * i) & 15u);
+    SIMT_UNROLL for (uint i = 0; i < 8; i++) q.v[8 + i] = (float)(int)((w1 >> 4 * i) & 15u);
 }
 
 KFN float q4dot_unpacked(THREF(const lane_f32<16>) q, THREF(const lane_f32<16>) x)
 {
     float s = 0.0f;
-    UNROLL for (uint i = 0; i < 16; i++) s = KFMA(q.v[i], x.v[i], s);
+    SIMT_UNROLL for (uint i = 0; i < 16; i++) s = KFMA(q.v[i], x.v[i], s);
+    return s;
+}
+
+template <uint N> KFN float q4dot16(uint w0, uint w1, THREF(const lane_f32<N>) x, uint at)
+{
+    lane_f32<16> q;
+    q4_unpack16(q, w0, w1);
+    float s = 0.0f;
+    SIMT_UNROLL for (uint i = 0; i < 16; i++) s = KFMA(q.v[i], x.v[at + i], s);
     return s;
 }
 

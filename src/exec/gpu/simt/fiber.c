@@ -55,78 +55,82 @@ void fiber_deinit(void *sp)
 
 #else
 
+/* Hidden, not local: through the address table the GNU assembler reaches a local symbol of aarch64
+ * as its section's begin. */
 #if defined(__APPLE__)
-#define SYMBOL(name) "_" name
+#define GLOBAL(name) ".globl _" name "\n.private_extern _" name "\n_" name ":\n"
 #else
-#define SYMBOL(name) name
+#define GLOBAL(name) ".globl " name "\n.hidden " name "\n" name ":\n"
 #endif
 
+/* clang-format off */
 #if defined(__x86_64__)
 /* A jump rather than a return: the return predictor does not know this stack. */
 __asm__(".text\n"
         ".p2align 4\n"
-        ".globl " SYMBOL("fiber_swap") "\n" SYMBOL(
-            "fiber_swap") ":\n"
-                          "    popq %rdx\n"
-                          "    pushq %rbx\n"
-                          "    pushq %rbp\n"
-                          "    pushq %r12\n"
-                          "    pushq %r13\n"
-                          "    pushq %r14\n"
-                          "    pushq %r15\n"
-                          "    pushq %rdx\n"
-                          "    movq %rsp, (%rdi)\n"
-                          "    movq %rsi, %rsp\n"
-                          "    popq %rdx\n"
-                          "    popq %r15\n"
-                          "    popq %r14\n"
-                          "    popq %r13\n"
-                          "    popq %r12\n"
-                          "    popq %rbp\n"
-                          "    popq %rbx\n"
-                          "    jmp *%rdx\n"
-                          ".p2align 4\n" SYMBOL("fiber_start") ":\n"
-                                                               "    movq %r12, %rdi\n"
-                                                               "    xorl %ebp, %ebp\n"
-                                                               "    callq *%r13\n"
-                                                               "    ud2\n");
+        GLOBAL("fiber_swap")
+        "    popq %rdx\n"
+        "    pushq %rbx\n"
+        "    pushq %rbp\n"
+        "    pushq %r12\n"
+        "    pushq %r13\n"
+        "    pushq %r14\n"
+        "    pushq %r15\n"
+        "    pushq %rdx\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %rdx\n"
+        "    popq %r15\n"
+        "    popq %r14\n"
+        "    popq %r13\n"
+        "    popq %r12\n"
+        "    popq %rbp\n"
+        "    popq %rbx\n"
+        "    jmp *%rdx\n"
+        ".p2align 4\n"
+        GLOBAL("fiber_start")
+        "    movq %r12, %rdi\n"
+        "    xorl %ebp, %ebp\n"
+        "    callq *%r13\n"
+        "    ud2\n");
 #else
 __asm__(".text\n"
         ".p2align 4\n"
-        ".globl " SYMBOL("fiber_swap") "\n" SYMBOL(
-            "fiber_swap") ":\n"
-                          "    sub sp, sp, #160\n"
-                          "    stp x19, x20, [sp, #0]\n"
-                          "    stp x21, x22, [sp, #16]\n"
-                          "    stp x23, x24, [sp, #32]\n"
-                          "    stp x25, x26, [sp, #48]\n"
-                          "    stp x27, x28, [sp, #64]\n"
-                          "    stp x29, x30, [sp, #80]\n"
-                          "    stp d8, d9, [sp, #96]\n"
-                          "    stp d10, d11, [sp, #112]\n"
-                          "    stp d12, d13, [sp, #128]\n"
-                          "    stp d14, d15, [sp, #144]\n"
-                          "    mov x9, sp\n"
-                          "    str x9, [x0]\n"
-                          "    mov sp, x1\n"
-                          "    ldp x19, x20, [sp, #0]\n"
-                          "    ldp x21, x22, [sp, #16]\n"
-                          "    ldp x23, x24, [sp, #32]\n"
-                          "    ldp x25, x26, [sp, #48]\n"
-                          "    ldp x27, x28, [sp, #64]\n"
-                          "    ldp x29, x30, [sp, #80]\n"
-                          "    ldp d8, d9, [sp, #96]\n"
-                          "    ldp d10, d11, [sp, #112]\n"
-                          "    ldp d12, d13, [sp, #128]\n"
-                          "    ldp d14, d15, [sp, #144]\n"
-                          "    add sp, sp, #160\n"
-                          "    br x30\n"
-                          ".p2align 4\n" SYMBOL("fiber_start") ":\n"
-                                                               "    mov x0, x19\n"
-                                                               "    mov x29, xzr\n"
-                                                               "    blr x20\n"
-                                                               "    brk #1\n");
+        GLOBAL("fiber_swap")
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp, #0]\n"
+        "    stp x21, x22, [sp, #16]\n"
+        "    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n"
+        "    stp x27, x28, [sp, #64]\n"
+        "    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n"
+        "    stp d10, d11, [sp, #112]\n"
+        "    stp d12, d13, [sp, #128]\n"
+        "    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n"
+        "    str x9, [x0]\n"
+        "    mov sp, x1\n"
+        "    ldp x19, x20, [sp, #0]\n"
+        "    ldp x21, x22, [sp, #16]\n"
+        "    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n"
+        "    ldp x27, x28, [sp, #64]\n"
+        "    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n"
+        "    ldp d10, d11, [sp, #112]\n"
+        "    ldp d12, d13, [sp, #128]\n"
+        "    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n"
+        "    br x30\n"
+        ".p2align 4\n"
+        GLOBAL("fiber_start")
+        "    mov x0, x19\n"
+        "    mov x29, xzr\n"
+        "    blr x20\n"
+        "    brk #1\n");
 #endif
+/* clang-format on */
 
 void fiber_start(void); /* the label above; not a C function */
 
