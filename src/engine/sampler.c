@@ -499,6 +499,15 @@ static bool find_best(const sampler *s, uint32_t *best)
     return true;
 }
 
+/* Whose fault it is: the caller's when the bias forbids ids. */
+static calla_status nothing_left(const sampler *s, calla_error *err)
+{
+    for (size_t i = 0; i < s->n_bias; i++)
+        if (s->bias[i] == -INFINITY)
+            return err_set(err, CALLA_ERR_ARGUMENT, "the bias forbids every token that may follow");
+    return err_set(err, CALLA_ERR_INTERNAL, "none of %u token ids may follow", s->n_vocab);
+}
+
 /* Fills z and block_max from the row; *best is the largest logit's id. */
 static calla_status load_row(sampler *s, const float *logits, uint32_t *best, calla_error *err)
 {
@@ -512,9 +521,7 @@ static calla_status load_row(sampler *s, const float *logits, uint32_t *best, ca
         s->z[s->banned[i]] = -INFINITY;
     for (uint32_t b = 0; b < s->n_blocks; b++)
         measure_block(s, b);
-    if (!find_best(s, best))
-        return err_set(err, CALLA_ERR_INTERNAL, "every logit is -infinity, no token can be drawn");
-    return CALLA_OK;
+    return find_best(s, best) ? CALLA_OK : nothing_left(s, err);
 }
 
 static int32_t draw(sampler *s, size_t n)
@@ -654,9 +661,7 @@ calla_status sampler_draw_filtered(sampler *s, const float *logits, sampler_allo
         const float bound = n_left != 0 ? s->z[best] + 1.01f * Z_MIN * s->p.temperature : -INFINITY;
         found = drop_refused(s, allow, user, bound, &best);
     }
-    if (!found)
-        return err_set(err, CALLA_ERR_INTERNAL, "the filter allows none of %u token ids",
-                       s->n_vocab);
+    if (!found) return nothing_left(s, err);
     *id = greedy ? (int32_t)best : draw_row(s, s->z[best]);
     return CALLA_OK;
 }

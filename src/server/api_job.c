@@ -261,6 +261,8 @@ void gen_failure(const gen_choice *c, api_error *e)
         (void)api_no_memory(e);
     else if (c->result.status == CALLA_ERR_CANCELLED)
         (void)api_fail(e, 503, "shutting_down", NULL, "The server is shutting down.");
+    else if (c->result.status == CALLA_ERR_ARGUMENT && c->job->in.n_bias != 0)
+        (void)api_bad(e, "logit_bias", "%s", c->message);
     else
         (void)api_fail(e, 500, NULL, NULL, "%s", c->message);
 }

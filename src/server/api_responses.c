@@ -388,6 +388,12 @@ static void put_resp_usage(strbuf *b, const gen_job *job)
                         n, r->n_cached, r->n_generated, r->n_thinking, n + r->n_generated);
 }
 
+/* In no more digits than a float has: 0.3, not 0.300000012. */
+static void put_float(strbuf *b, float x)
+{
+    (void)strbuf_printf(b, "%.7g", (double)x);
+}
+
 /* Members that echo the request. */
 static void put_echo(strbuf *b, const gen_job *job)
 {
@@ -406,7 +412,7 @@ static void put_echo(strbuf *b, const gen_job *job)
     (void)strbuf_puts(b, ",\"reasoning\":");
     put_json_or(b, json_get(root, "reasoning"), "{\"effort\":null,\"summary\":null}");
     (void)strbuf_puts(b, ",\"store\":false,\"temperature\":");
-    put_real(b, (double)job->in.sampling.temperature);
+    put_float(b, job->in.sampling.temperature);
     (void)strbuf_puts(b, ",\"text\":");
     put_json_or(b, json_get(root, "text"), "{\"format\":{\"type\":\"text\"}}");
     (void)strbuf_puts(b, ",\"tool_choice\":");
@@ -414,7 +420,7 @@ static void put_echo(strbuf *b, const gen_job *job)
     (void)strbuf_puts(b, ",\"tools\":");
     put_json_or(b, json_get(root, "tools"), "[]");
     (void)strbuf_puts(b, ",\"top_p\":");
-    put_real(b, job->in.sampling.top_p > 0 ? (double)job->in.sampling.top_p : 1.0);
+    put_float(b, job->in.sampling.top_p > 0 ? job->in.sampling.top_p : 1.0f);
     (void)strbuf_puts(b, ",\"truncation\":\"disabled\",\"user\":null");
 }
 

@@ -138,6 +138,7 @@ static void handle_deadline(http_conn *c, watch *w)
         c->deadline = time_now() + HTTP_LINGER_SECONDS;
         break;
     case CONN_REPLY:
+    case CONN_LAST:
         note_gone(c, w);
         break;
     case CONN_IDLE:

@@ -7,7 +7,9 @@
  *   IDLE     between requests: the idle deadline (closed); covers the next request's headers
  *   BODY     headers are there: the body deadline (408)
  *   WORK     the handler runs, or the stream is silent: a hang-up (the request is gone)
- *   REPLY    the answer is being sent: a hang-up, or the reply deadline (gone, closed)
+ *   REPLY    a stream's piece is being sent: a hang-up, or the reply deadline (gone, closed)
+ *   LAST     a whole answer, or a stream's end: the reply deadline only, since a client that closes
+ *            may have all of it; when it has not, sending fails
  *   CLOSED   the monitor or a refusal has shut the socket down; libmicrohttpd will notice
  *
  * Locks: http_server.lock guards the slots, the list of finished requests and the counts;
@@ -38,6 +40,7 @@ typedef enum conn_phase {
     CONN_BODY,
     CONN_WORK,
     CONN_REPLY,
+    CONN_LAST,
     CONN_CLOSED
 } conn_phase;
 
@@ -46,7 +49,7 @@ typedef struct http_conn {
     conn_phase phase;
     uint64_t serial; /* changes whenever the slot is taken or a request begins or ends */
     double deadline; /* time_now(), 0: none */
-    http_req *req;   /* WORK, REPLY; the connection's reference */
+    http_req *req;   /* WORK, REPLY, LAST; the connection's reference */
     bool pending;    /* bytes wait behind the request: peeking shows no end of file */
 } http_conn;
 

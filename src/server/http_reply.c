@@ -181,7 +181,7 @@ enum MHD_Result http_reply_queue(http_req *r)
     (void)MHD_add_response_header(m, r->pub.anthropic ? "request-id" : "x-request-id", r->id_text);
     (void)MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
     if (atomic_load(&r->server->quiet)) (void)MHD_add_response_header(m, "Connection", "close");
-    http_conn_phase(r->conn, r->server, CONN_REPLY, HTTP_REPLY_SECONDS);
+    http_conn_phase(r->conn, r->server, r->streaming ? CONN_REPLY : CONN_LAST, HTTP_REPLY_SECONDS);
     const enum MHD_Result rc = MHD_queue_response(r->mhd, r->status, m);
     MHD_destroy_response(m);
     return rc;

@@ -310,6 +310,11 @@ static bool check_key(http_req *r)
     return false;
 }
 
+static bool is_coded(const char *content_encoding)
+{
+    return content_encoding && strcasecmp(content_encoding, "identity") != 0;
+}
+
 /* All that can be said before the body. */
 static void check_head(http_req *r)
 {
@@ -329,6 +334,9 @@ static void check_head(http_req *r)
                !access_is_json(http_header(&r->pub, "Content-Type"))) {
         refuse(r, 415, NULL, "Content-Type: expected application/json, found '%.100s'",
                http_header(&r->pub, "Content-Type"));
+    } else if (is_coded(http_header(&r->pub, "Content-Encoding"))) {
+        refuse(r, 415, NULL, "Content-Encoding: expected none, found '%.100s'",
+               http_header(&r->pub, "Content-Encoding"));
     } else if (atomic_load(&r->server->quiet) && !open) {
         refuse(r, 503, "shutting_down", "the server is shutting down");
     }

@@ -164,8 +164,9 @@ static ssize_t read_queue(void *cls, uint64_t pos, char *buf, size_t max)
         memcpy(buf, comment, sizeof comment - 1);
         n = (ssize_t)sizeof comment - 1;
     }
+    const bool last = r->closed && r->queue_off == r->queue.len;
     pthread_mutex_unlock(&r->lock);
-    http_conn_phase(r->conn, r->server, CONN_REPLY, HTTP_REPLY_SECONDS);
+    http_conn_phase(r->conn, r->server, last ? CONN_LAST : CONN_REPLY, HTTP_REPLY_SECONDS);
     return n;
 }
 

@@ -247,6 +247,17 @@ static void test_bias(void **state)
     f = ask_ok(api_chat, body);
     assert_null(strstr(text_at(f, "choices.0.message.content"), "Hello"));
     fake_free(f);
+    /* All tokens: nothing can come, which is the request's fault. */
+    strbuf all = {0};
+    (void)strbuf_puts(&all, "{" COLD "," IRENE ",\"logit_bias\":{");
+    for (int32_t i = 0; i < 4096; i++)
+        (void)strbuf_printf(&all, "%s\"%d\":-100", i != 0 ? "," : "", (int)i);
+    (void)strbuf_puts(&all, "}}");
+    f = ask(&w, api_chat, all.data);
+    assert_int_equal(f->status, 400);
+    assert_string_equal(f->param, "logit_bias");
+    fake_free(f);
+    strbuf_deinit(&all);
 }
 
 /* ---- Tools, and what is remembered ---- */
@@ -514,6 +525,9 @@ static void test_responses(void **state)
                   "\"function_call_output\",\"call_id\":\"1\",\"output\":\"windy, 12 degrees\"}],"
                   "\"reasoning\":{\"effort\":\"none\"}," RTOOLS "}");
     assert_non_null(strstr(text_at(f, "output.0.content.0.text"), "12 degrees"));
+    fake_free(f);
+    f = ask_ok(api_responses, "{\"input\":\"x\",\"max_output_tokens\":1,\"temperature\":0.3}");
+    assert_string_equal(text_at(f, "temperature"), "0.3");
     fake_free(f);
     f = ask_ok(api_responses, "{\"input\":\"My name is Irene.\",\"max_output_tokens\":2," COLD "}");
     assert_string_equal(text_at(f, "status"), "incomplete");

@@ -284,6 +284,8 @@ static void test_routes(void **state)
     has(ask("POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"),
         "415");
+    has(ask(POST("/echo", "Content-Encoding: gzip\r\n", "2", "{}")), "415");
+    has(ask(POST("/echo", "Content-Encoding: identity\r\n", "2", "{}")), "200 OK");
     has(ask("POST /echo HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}"), "n=2 {}");
     stop();
 }
@@ -644,6 +646,34 @@ static void *produce(void *arg)
     return NULL;
 }
 
+/* Who closes when the whole answer is there has not left early. */
+static void test_prompt_closing(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    metrics *m = NULL;
+    calla_error err;
+    assert_int_equal(metrics_create(&m, &err), CALLA_OK);
+    start(&(http_options){.metrics = m});
+    for (int i = 0; i < 300; i++) {
+        strbuf in = {0};
+        const int fd = dial();
+        puts_to(fd, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n");
+        nap(1);
+        puts_to(fd, "whole");
+        assert_true(get(fd, &in, " whole"));
+        (void)close(fd);
+        strbuf_deinit(&in);
+    }
+    wait_connections(0);
+    stop();
+    metrics_render(m, &text, NULL, 0);
+    has(text.data, "calla_requests_total{route=\"/echo\",status=\"200\"} 300\n");
+    has(text.data, "calla_clients_gone_total 0\n");
+    metrics_destroy(m);
+    strbuf_deinit(&text);
+}
+
 /* The events of another thread arrive complete and in order. */
 static void test_stream_order(void **state)
 {
@@ -887,6 +917,7 @@ int main(void)
         cmocka_unit_test(test_host_and_origin),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_stream_hangup),
+        cmocka_unit_test(test_prompt_closing),
         cmocka_unit_test(test_stream_overflow),
         cmocka_unit_test(test_stream_order),
         cmocka_unit_test(test_wait_hangup),

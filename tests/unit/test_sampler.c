@@ -272,7 +272,14 @@ static void test_filter_greedy(void **state)
         begin(sm, &s);
         assert_int_equal(sampler_draw_filtered(sm, row, is_allowed, &s, &id, &err),
                          CALLA_ERR_INTERNAL);
-        assert_non_null(strstr(err.message, "allows none of 5000"));
+        assert_non_null(strstr(err.message, "none of 5000"));
+        s.bias_ids = &(int32_t){1};
+        s.bias = &(float){-INFINITY};
+        s.n_bias = 1;
+        begin(sm, &s);
+        assert_int_equal(sampler_draw_filtered(sm, row, is_allowed, &s, &id, &err),
+                         CALLA_ERR_ARGUMENT);
+        s.n_bias = 0;
     }
     sampler_destroy(sm);
 }
