@@ -224,6 +224,12 @@ template <typename T> static inline simt_tptr<T> simt_tg_array(uint n, const cha
     return {&t->group->arrays[simt_tg_declare(t, (uint64_t)n * sizeof(T), name)], 0};
 }
 
+template <typename T> static inline simt_tptr<T> simt_native_array(uint bytes, const char *name)
+{
+    simt_lane *t = simt_self;
+    return {&t->group->arrays[simt_native_declare(t, bytes, name)], 0};
+}
+
 #define SIMT_ACCESSORS(prefix, space, ptr)                                                         \
     template <typename V, typename T> static inline V prefix##load16(ptr<const T> p, simt_index i) \
     {                                                                                              \
@@ -288,6 +294,13 @@ template <typename T> static inline T *simt_tg_array(uint n, const char *name)
     if (bytes > SIMT_TG_BYTES - at) (void)simt_tg_declare(t, bytes, name);
     t->tg_used = at + bytes;
     return reinterpret_cast<T *>(t->group->tg + at);
+}
+
+template <typename T> static inline T *simt_native_array(uint bytes, const char *name)
+{
+    simt_lane *t = simt_self;
+    if (bytes > SIMT_NATIVE_BYTES) (void)simt_native_declare(t, bytes, name);
+    return reinterpret_cast<T *>(t->group->tg + SIMT_TG_BYTES);
 }
 
 #define SIMT_ACCESSORS(prefix)                                                                     \

@@ -2,8 +2,7 @@
 #ifndef CALLA_KERNELS_PRIM_FRAG_SIMT_H
 #define CALLA_KERNELS_PRIM_FRAG_SIMT_H
 
-/* Plain memory: races and unwritten bytes in it are not seen. */
-#define FRAG_PTR(T) T *
+#define FRAG_PTR(T) TPTR(T)
 
 typedef struct frag_c {
     float v[4];
@@ -59,9 +58,7 @@ KFN float frag_exp2(float x)
 
 KFN uint4 frag_row16(FRAG_PTR(const ushort) p)
 {
-    uint4 w;
-    memcpy(&w, p, sizeof w);
-    return w;
+    return tg_ld16h(p, 0);
 }
 
 typedef struct frag_load_arg {
@@ -149,7 +146,7 @@ KFN void frag_copy16(FRAG_PTR(ushort) to, DPTR(const ushort) from, bool valid)
 {
     uint4 w = {0, 0, 0, 0};
     if (valid) w = ld16h(from, 0);
-    memcpy(to, &w, sizeof w);
+    tg_st16h(to, 0, w);
 }
 KFN void frag_copy_close()
 {
@@ -159,7 +156,6 @@ template <uint N> KFN void frag_copy_wait()
 }
 
 #define FRAG_MEMORY(name, bytes) static_assert((bytes) <= SIMT_NATIVE_BYTES, "size of " #name)
-#define FRAG_ARRAY(name, bytes)                                                                    \
-    FRAG_PTR(ushort) name = reinterpret_cast<ushort *>(simt_native_memory(simt_self))
+#define FRAG_ARRAY(name, bytes)  FRAG_PTR(ushort) name = simt_native_array<ushort>(bytes, #name)
 
 #endif

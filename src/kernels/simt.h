@@ -24,6 +24,7 @@ extern "C" {
 #define SIMT_SGS_MAX      (SIMT_GROUP_MAX / SIMT_LANES)
 #define SIMT_TG_BYTES     32768u
 #define SIMT_NATIVE_BYTES 232448u /* threadgroup memory of native main loops (KERNEL_DYN_SMEM) */
+#define SIMT_TG_ALL       (SIMT_TG_BYTES + SIMT_NATIVE_BYTES)
 #define SIMT_BINDINGS     16u
 #define SIMT_ARRAYS       16u
 
@@ -100,9 +101,8 @@ struct simt_group {
     uint32_t n_arrays;
     uint32_t slot; /* of the machine */
     const char *barrier_site;
-    bool seeded;     /* order by the machine's generator */
-    uint8_t *tg;     /* [SIMT_TG_BYTES] */
-    uint8_t *native; /* [SIMT_NATIVE_BYTES], or NULL until a kernel asks for it */
+    bool seeded; /* order by the machine's generator */
+    uint8_t *tg; /* [SIMT_TG_ALL]: TG_ARRAYs, then the block of a native main loop */
     simt_lane *lanes;
     simt_array arrays[SIMT_ARRAYS];
     simt_sg sgs[SIMT_SGS_MAX];
@@ -129,8 +129,8 @@ void simt_barrier_sg(simt_lane *t, const char *site);
 void simt_pause(simt_lane *t);
 /* A place in threadgroup memory for n bytes; the array's number. */
 uint32_t simt_tg_declare(simt_lane *t, uint64_t bytes, const char *name);
-/* The group's block for a native main loop; accesses are not checked. */
-uint8_t *simt_native_memory(simt_lane *t);
+/* The same for the block of a native main loop. */
+uint32_t simt_native_declare(simt_lane *t, uint64_t bytes, const char *name);
 
 static inline uint32_t simt_lowest(uint32_t mask)
 {

@@ -310,7 +310,7 @@ static void define(const layer *l, const batch *b, uint32_t head, double *state,
         for (uint32_t v = 0; v < 128; v++)
             square += o[t * 128 + v] * o[t * 128 + v];
         for (uint32_t v = 0; v < 128; v++) {
-            const double z = b->y[(uint64_t)t * l->pitch + l->channels + head * 128 + v];
+            const double z = (double)b->y[(uint64_t)t * l->pitch + l->channels + head * 128 + v];
             o[t * 128 + v] *= (double)l->ref.norm[v] / sqrt(square / 128 + (double)l->ref.eps) * z /
                               (1 + exp(-z));
         }

@@ -220,12 +220,16 @@ uint32_t simt_tg_declare(simt_lane *t, uint64_t bytes, const char *name)
     return i;
 }
 
-uint8_t *simt_native_memory(simt_lane *t)
+uint32_t simt_native_declare(simt_lane *t, uint64_t bytes, const char *name)
 {
     simt_group *g = t->group;
-    if (g->native == NULL) g->native = mem_alloc_aligned(SIMT_NATIVE_BYTES);
-    if (g->native == NULL) simt_violation(t, "no memory for a native main loop");
-    return g->native;
+    const uint32_t i = t->n_arrays++;
+    if (bytes > SIMT_NATIVE_BYTES || i == SIMT_ARRAYS)
+        simt_violation(t, "memory of a native main loop of more than %u bytes: %s",
+                       SIMT_NATIVE_BYTES, name);
+    if (i == g->n_arrays)
+        g->arrays[g->n_arrays++] = (simt_array){name, SIMT_TG_BYTES, (uint32_t)bytes};
+    return i;
 }
 
 /* ---- Violations ---- */
@@ -304,7 +308,7 @@ static bool slot_init(simt_machine *m, simt_slot *slot)
     g->seeded = m->seeded;
     g->slot = (uint32_t)(slot - m->slots);
     g->lanes = mem_array(SIMT_GROUP_MAX, sizeof *g->lanes);
-    g->tg = mem_alloc_aligned(SIMT_TG_BYTES);
+    g->tg = mem_alloc_pages(SIMT_TG_ALL);
     slot->stacks = mem_alloc_pages((size_t)SIMT_GROUP_MAX * STACK_BYTES);
     if (g->lanes == NULL || g->tg == NULL || slot->stacks == NULL) return false;
     mem_small_pages(slot->stacks, (size_t)SIMT_GROUP_MAX * STACK_BYTES);
@@ -319,8 +323,7 @@ static void slot_deinit(simt_slot *slot)
     for (uint32_t i = 0; g->lanes != NULL && i < SIMT_GROUP_MAX; i++)
         fiber_deinit(g->lanes[i].sp);
     mem_free(g->lanes);
-    mem_free_aligned(g->tg);
-    mem_free_aligned(g->native);
+    mem_free_pages(g->tg, SIMT_TG_ALL);
 #if defined(ASAN)
     if (slot->stacks != NULL)
         __asan_unpoison_memory_region(slot->stacks, (size_t)SIMT_GROUP_MAX * STACK_BYTES);
@@ -363,7 +366,7 @@ void simt_machine_guard(simt_machine *m)
 void simt_machine_destroy(simt_machine *m)
 {
     if (m == NULL) return;
-    for (uint32_t i = 0; i < m->n_slots; i++)
+    for (uint32_t i = 0; m->slots != NULL && i < m->n_slots; i++)
         slot_deinit(&m->slots[i]);
     mem_free(m->slots);
     mem_free(m);

@@ -45,7 +45,7 @@ struct simt_checker {
     uint32_t first_run, next_run;
     run_info *runs; /* of this submission */
     uint32_t cap_runs, n_slots;
-    cell *tg; /* [n_slots][SIMT_TG_BYTES / 2] */
+    cell *tg; /* [n_slots][SIMT_TG_ALL / 2] */
     site sites[SITES_MAX];
 };
 
@@ -102,7 +102,7 @@ calla_status simt_checker_create(simt_checker **out, uint32_t n_slots, calla_err
 {
     simt_checker *c = mem_alloc(sizeof *c);
     *out = c;
-    if (c != NULL) c->tg = mem_array(n_slots * SIMT_TG_BYTES / 2, sizeof *c->tg);
+    if (c != NULL) c->tg = mem_array(n_slots * SIMT_TG_ALL / 2, sizeof *c->tg);
     if (c == NULL || c->tg == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for checks");
     c->first_run = c->next_run = 1;
     c->n_slots = n_slots;
@@ -403,7 +403,7 @@ uint8_t *simt_tg_access(const simt_array *array, int64_t off, uint32_t bytes, ui
     if (off < 0 || off > array->bytes || bytes > array->bytes - off) blame(&a, "out of bounds");
     if (!is_aligned(off, bytes)) blame(&a, "misaligned");
     const uint32_t at = array->off + (uint32_t)off;
-    cell *cells = &c->tg[(run_of(c, g->run)->slot * SIMT_TG_BYTES + at) / 2];
+    cell *cells = &c->tg[(run_of(c, g->run)->slot * SIMT_TG_ALL + at) / 2];
     if ((how & SIMT_WRITE) == 0)
         for (uint32_t i = 0; i < (bytes + 1) / 2; i++)
             if (cells[i].w.run != g->run) blame(&a, "nothing has been written there");
