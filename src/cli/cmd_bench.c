@@ -262,6 +262,20 @@ static bool selected(const char *list, const char *name)
     return false;
 }
 
+/* The first name of the list that is no mechanism, NULL when all are; *n its length. */
+static const char *unknown_mechanism(const char *list, size_t *n)
+{
+    for (const char *p = list; *p != '\0'; p += *n, p += *p == ',') {
+        size_t i = 0;
+        *n = strcspn(p, ",");
+        while (i < N_MECHANISMS &&
+               (strlen(mechanisms[i].name) != *n || strncmp(p, mechanisms[i].name, *n) != 0))
+            i++;
+        if (i == N_MECHANISMS) return p;
+    }
+    return NULL;
+}
+
 /* One prefill of n tokens, or the steps at n, into t[0 .. *n_t). */
 static calla_status measure_once(bench *b, const char *kind, exec_seq *seq, uint32_t n, double *t,
                                  uint32_t *n_t, calla_error *err)
@@ -558,6 +572,12 @@ static int cmd_bench(int argc, char **argv)
         return cli_usage_error(&cli_bench,
                                "--prefill and --decode take up to %d lengths as \"256,4096\"",
                                LENGTHS_MAX);
+    if (o.only != NULL && !o.ablate)
+        return cli_usage_error(&cli_bench, "--only chooses among the mechanisms of --ablate");
+    size_t n_bad;
+    const char *bad = o.only != NULL ? unknown_mechanism(o.only, &n_bad) : NULL;
+    if (bad != NULL)
+        return cli_usage_error(&cli_bench, "--only: there is no mechanism '%.*s'", (int)n_bad, bad);
     b = (bench){.o = &o, .rng = 1};
     calla_status st = open_bench(&b, &err);
     if (st == CALLA_OK) st = run(&b, &l, &err);
