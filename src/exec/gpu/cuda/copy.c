@@ -145,7 +145,9 @@ calla_status cuda_read(gpu_device *dev, void *dst, gpu_view src, calla_error *er
     CU(d, d->api.copy((cu_ptr)(uintptr_t)dst, src.buf->ptr + src.off, (size_t)src.bytes, d->stream),
        "reading its memory", err);
     CU(d, d->api.stream_sync(d->stream), "reading its memory", err);
-    TRY(cuda_pending(d, d->last_ticket, err));
+    /* A failure that was reported is over: its tickets are known, and this may be another's data.
+     */
+    if (d->fail_last == 0) TRY(cuda_pending(d, d->last_ticket, err));
 fail:
     cuda_leave(d);
     return st;
