@@ -349,7 +349,8 @@ static calla_status generate_stream(generation *g, bool *done, calla_error *err)
     g->accepted = true;
     st = stream_open(g, id, err);
     if (st == CALLA_OK) return stream_loop(g, id, go_on, err);
-    if (st != CALLA_ERR_FULL) return st;
+    /* It has left the sequence alone: without room for a stream, too, it goes on by steps. */
+    if (st != CALLA_ERR_FULL && st != CALLA_ERR_MEMORY) return st;
     const double t0 = time_now();
     st = run_chunk(s, &id, 1, EXEC_LOGITS_LAST, s->logits, err);
     if (st == CALLA_OK) count(g, id, t0);

@@ -359,6 +359,65 @@ static void test_device_error(void **state)
     free(got);
 }
 
+/* ---- A device that is full ---- */
+
+static const gpu_ops *real_ops;
+
+static calla_status no_values(gpu_device *d, gpu_memory kind, uint64_t bytes, const char *name,
+                              gpu_buffer **out, calla_error *err)
+{
+    if (strcmp(name, "values") == 0) return err_set(err, CALLA_ERR_MEMORY, "no room for values");
+    return real_ops->buffer_create(d, kind, bytes, name, out, err);
+}
+
+/* A sequence that finds no room while the arenas grow changes nothing for the others. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    executor *gpu = open_gpu(64);
+    gpu_device *dev = gpu_self(gpu)->dev;
+    exec_seq *a = new_seq(gpu, 40), *b = NULL;
+    float *want = rows(1), *got = rows(1);
+    calla_error err;
+    feed(gpu, a, 0, 4, 64, NULL);
+    feed(gpu, a, 4, 5, 1, want);
+    real_ops = dev->ops;
+    gpu_ops full = *real_ops;
+    full.buffer_create = no_values;
+    dev->ops = &full;
+    assert_int_equal(gpu->ops->seq_create(gpu, 300, &b, &err), CALLA_ERR_MEMORY);
+    dev->ops = real_ops;
+    gpu->ops->seq_reset(gpu, a);
+    feed(gpu, a, 0, 4, 64, NULL);
+    feed(gpu, a, 4, 5, 1, got);
+    assert_same(got, want);
+    b = new_seq(gpu, 300);
+    gpu->ops->seq_destroy(gpu, a);
+    gpu->ops->seq_destroy(gpu, b);
+    gpu->ops->destroy(gpu);
+    free(want);
+    free(got);
+}
+
+/* What no kernel could do is refused before anything is allocated. */
+static void test_shapes(void **state)
+{
+    (void)state;
+    calla_error err;
+    executor *ex;
+    const exec_options o = {.chunk_tokens = 64};
+    model_shape s = m.shape;
+    s.gdn_k_heads = s.gdn_v_heads = 3;
+    assert_int_equal(exec_gpu_open(&ex, driver(), &s, NULL, &o, &err), CALLA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "linear_num_value_heads, found 3"));
+    s = m.shape;
+    s.expert_width = s.shared_width = 65536;
+    s.hidden = 65536;
+    s.n_layers = s.full_interval;
+    assert_int_equal(exec_gpu_schedule(&s, false, 1, 100, NULL, NULL, &err), CALLA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "4 GiB"));
+}
+
 /* ---- Streams ---- */
 
 #define STREAM_STEPS 6u
@@ -558,7 +617,8 @@ int main(void)
         cmocka_unit_test(test_pieces),          cmocka_unit_test(test_company),
         cmocka_unit_test(test_images),          cmocka_unit_test(test_restore),
         cmocka_unit_test(test_device_error),    cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_streams_checked),
+        cmocka_unit_test(test_streams_checked), cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_shapes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

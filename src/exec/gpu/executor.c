@@ -186,8 +186,7 @@ static const char *const switch_names[GPU_SW_COUNT] = {
 static calla_status op_ablate(executor *base, const char *list, calla_error *err)
 {
     gpu_exec *ex = gpu_self(base);
-    gpu_programs_forget(ex);
-    memset(ex->ctx.off, 0, sizeof ex->ctx.off);
+    bool off[GPU_SW_COUNT] = {false};
     while (list != NULL && *list != '\0') {
         const size_t n = strcspn(list, ",");
         uint32_t i = 0;
@@ -197,10 +196,12 @@ static calla_status op_ablate(executor *base, const char *list, calla_error *err
         if (i == GPU_SW_COUNT)
             return err_set(err, CALLA_ERR_ARGUMENT, "there is no mechanism \"%.*s\" to ablate",
                            (int)n, list);
-        ex->ctx.off[i] = true;
+        off[i] = true;
         list += n;
         if (*list == ',') list++;
     }
+    gpu_programs_forget(ex);
+    memcpy(ex->ctx.off, off, sizeof off);
     return gpu_mm_reserve(ex, err);
 }
 
@@ -241,7 +242,10 @@ static calla_status check(const model_shape *s, const exec_options *o, calla_err
     if (o->kv_type == CALLA_KV_F32)
         return err_set(err, CALLA_ERR_UNSUPPORTED,
                        "a GPU keeps keys and values as bf16; f32 needs the cpu backend");
-    if (s->n_heads / s->n_kv_heads > 16 || s->hidden % 64 != 0 || s->expert_width % 64 != 0)
+    if (s->gdn_v_heads % 2 != 0)
+        return err_set(err, CALLA_ERR_UNSUPPORTED,
+                       "a GPU needs an even linear_num_value_heads, found %u", s->gdn_v_heads);
+    if (s->n_heads / s->n_kv_heads > 16)
         return err_set(err, CALLA_ERR_UNSUPPORTED,
                        "a GPU takes up to 16 query heads for each KV head, found %u",
                        s->n_heads / s->n_kv_heads);

@@ -26,7 +26,6 @@
     S(gpu_routing)                                                                                 \
     S(tile32)                                                                                      \
     S(gdn_regs)                                                                                    \
-    S(prefill_chunk)                                                                               \
     S(gemv_rows)                                                                                   \
     S(token_slots)                                                                                 \
     S(concurrent)                                                                                  \

@@ -273,6 +273,10 @@ static calla_status place_blob(gpu_weights *out, gpu_device *d, const model_shap
 {
     const uint64_t bytes = blob_bytes(s, i_blob);
     gpu_buffer **buf = &out->bufs[i_blob];
+    if (bytes > UINT32_MAX) /* kernels count in 32 bits within a matrix */
+        return err_set(err, CALLA_ERR_UNSUPPORTED,
+                       "a GPU takes up to 4 GiB of weights a layer, found %.1f",
+                       (double)bytes / (1024.0 * 1024.0 * 1024.0));
     const calla_status st = d->ops->buffer_create(
         d, GPU_MEM_DEVICE, bytes, i_blob == 0 ? "weights" : "layer weights", buf, err);
     if (st != CALLA_OK) return st;

@@ -309,6 +309,7 @@ calla_status rec_finish(recorder *r, bool serial, gpu_recording *out, calla_erro
         if (r->reach == NULL || !make_room(r))
             fail(r, CALLA_ERR_MEMORY, "no memory for the recording");
     }
+    if (r->mark != NULL) memset(r->mark, 0, r->cap_out); /* a recording that failed left some */
     r->n_dep = 0;
     history_free(r);
     uint32_t n_levels = 0;

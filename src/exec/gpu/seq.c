@@ -27,38 +27,66 @@ uint64_t gpu_arena_bytes(const model_shape *s, uint32_t n_rows, uint32_t n_slots
 
 /* ---- arenas ---- */
 
-/* Replaces *buf by one of n_heads * to_rows rows; the old rows of each head keep their places. */
-static calla_status grow(gpu_exec *ex, gpu_buffer **buf, uint32_t n_heads, uint64_t row_bytes,
-                         uint64_t to_rows, const char *name, calla_error *err)
+/* *out: a copy of buf with n_heads * to_rows rows, where the old rows of each head keep their
+ * places; NULL when buf is large enough. */
+static calla_status enlarge(gpu_exec *ex, gpu_buffer *buf, uint32_t n_heads, uint64_t row_bytes,
+                            uint64_t to_rows, const char *name, gpu_buffer **out, calla_error *err)
 {
     const gpu_ops *ops = ex->dev->ops;
     const uint64_t bytes = n_heads * to_rows * row_bytes;
-    const uint64_t old = *buf == NULL ? 0 : ops->buffer_bytes(*buf) / n_heads;
+    const uint64_t old = buf == NULL ? 0 : ops->buffer_bytes(buf) / n_heads;
     gpu_buffer *fresh = NULL;
+    *out = NULL;
     if (old >= to_rows * row_bytes) return CALLA_OK;
     calla_status st = ops->buffer_create(ex->dev, GPU_MEM_DEVICE, bytes, name, &fresh, err);
     if (st == CALLA_OK) st = ops->zero(ex->dev, (gpu_view){fresh, 0, bytes}, err);
     for (uint32_t h = 0; h < n_heads && old != 0 && st == CALLA_OK; h++)
         st = ops->copy(ex->dev, (gpu_view){fresh, h * to_rows * row_bytes, old},
-                       (gpu_view){*buf, h * old, old}, err);
+                       (gpu_view){buf, h * old, old}, err);
+    if (st != CALLA_OK && fresh != NULL) ops->buffer_destroy(ex->dev, fresh);
+    if (st == CALLA_OK) *out = fresh;
+    return st;
+}
+
+static void replace(gpu_exec *ex, gpu_buffer **buf, gpu_buffer *fresh)
+{
+    if (fresh == NULL) return;
+    if (*buf != NULL) ex->dev->ops->buffer_destroy(ex->dev, *buf);
+    *buf = fresh;
+}
+
+static calla_status grow(gpu_exec *ex, gpu_buffer **buf, uint64_t slot_bytes, uint32_t n_slots,
+                         const char *name, calla_error *err)
+{
+    gpu_buffer *fresh;
+    const calla_status st = enlarge(ex, *buf, 1, slot_bytes, n_slots, name, &fresh, err);
+    if (st == CALLA_OK) replace(ex, buf, fresh);
+    return st;
+}
+
+/* Keys and values of a layer have the same number of rows: both grow, or none. */
+static calla_status grow_layer(gpu_exec *ex, uint32_t i, uint32_t n_rows, calla_error *err)
+{
+    const uint32_t heads = ex->shape->n_kv_heads;
+    gpu_buffer *k, *v = NULL;
+    calla_status st = enlarge(ex, ex->k[i], heads, ROW_BYTES, n_rows, "keys", &k, err);
+    if (st != CALLA_OK) return st;
+    st = enlarge(ex, ex->v[i], heads, ROW_BYTES, n_rows, "values", &v, err);
     if (st != CALLA_OK) {
-        if (fresh != NULL) ops->buffer_destroy(ex->dev, fresh);
+        if (k != NULL) ex->dev->ops->buffer_destroy(ex->dev, k);
         return st;
     }
-    if (*buf != NULL) ops->buffer_destroy(ex->dev, *buf);
-    *buf = fresh;
+    replace(ex, &ex->k[i], k);
+    replace(ex, &ex->v[i], v);
     return CALLA_OK;
 }
 
 static calla_status grow_rows(gpu_exec *ex, uint32_t n_rows, calla_error *err)
 {
-    const uint32_t heads = ex->shape->n_kv_heads;
     calla_status st = CALLA_OK;
     gpu_programs_forget(ex);
-    for (uint32_t i = 0; i < ex->n_full && st == CALLA_OK; i++) {
-        st = grow(ex, &ex->k[i], heads, ROW_BYTES, n_rows, "keys", err);
-        if (st == CALLA_OK) st = grow(ex, &ex->v[i], heads, ROW_BYTES, n_rows, "values", err);
-    }
+    for (uint32_t i = 0; i < ex->n_full && st == CALLA_OK; i++)
+        st = grow_layer(ex, i, n_rows, err);
     if (st == CALLA_OK) ex->n_rows = n_rows;
     return st;
 }
@@ -71,10 +99,9 @@ static calla_status grow_slots(gpu_exec *ex, uint32_t n_slots, calla_error *err)
     if (used == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a sequence");
     ex->slot_used = used;
     for (uint32_t i = 0; i < ex->n_gdn && st == CALLA_OK; i++) {
-        st = grow(ex, &ex->state[i], 1, state_slot_bytes(ex->shape), n_slots, "recurrent state",
-                  err);
+        st = grow(ex, &ex->state[i], state_slot_bytes(ex->shape), n_slots, "recurrent state", err);
         if (st == CALLA_OK)
-            st = grow(ex, &ex->ring[i], 1, ring_slot_bytes(ex->shape), n_slots, "convolution", err);
+            st = grow(ex, &ex->ring[i], ring_slot_bytes(ex->shape), n_slots, "convolution", err);
     }
     if (st != CALLA_OK) return st;
     memset(ex->slot_used + ex->n_slots, 0, n_slots - ex->n_slots);
@@ -103,8 +130,18 @@ static uint32_t find_slot(const gpu_exec *ex)
     return i;
 }
 
-/* Refuses what would not fit, with the sum, before anything is allocated. Growing an arena needs
- * the larger one beside the smaller one for one layer at a time. */
+/* Of one layer, when its larger arena stands beside the smaller one. */
+static uint64_t moved_bytes(const gpu_exec *ex, uint32_t n_rows, uint32_t n_slots)
+{
+    uint64_t kv = 0, state = 0;
+    if (n_rows > ex->n_rows && ex->n_full != 0)
+        kv = gpu_arena_bytes(ex->shape, ex->n_rows, 0) / ex->n_full;
+    if (n_slots > ex->n_slots && ex->n_gdn != 0)
+        state = gpu_arena_bytes(ex->shape, 0, ex->n_slots) / ex->n_gdn;
+    return kv > state ? kv : state;
+}
+
+/* Refuses what would not fit, with the sum, before anything is allocated. */
 static calla_status check_memory(gpu_exec *ex, uint32_t n_rows, uint32_t n_slots, uint32_t n_ctx,
                                  calla_error *err)
 {
@@ -113,14 +150,14 @@ static calla_status check_memory(gpu_exec *ex, uint32_t n_rows, uint32_t n_slots
     if (lim.total_bytes == 0) return CALLA_OK;
     const uint64_t have = gpu_arena_bytes(ex->shape, ex->n_rows, ex->n_slots);
     const uint64_t want = gpu_arena_bytes(ex->shape, n_rows, n_slots);
-    const uint64_t layer = have == 0 ? 0 : want / (ex->n_full + ex->n_gdn);
+    const uint64_t layer = moved_bytes(ex, n_rows, n_slots);
     if (want + layer <= have + lim.free_bytes) return CALLA_OK;
     const double gib = 1024.0 * 1024.0 * 1024.0;
     return err_set(err, CALLA_ERR_MEMORY,
                    "not enough GPU memory for a sequence of %u tokens: all sequences would take "
                    "%.2f GiB, and %.2f GiB while they are moved; %.2f GiB in use by them and %.2f "
                    "GiB free on %s",
-                   n_ctx, (double)want / gib, (double)layer / gib, (double)have / gib,
+                   n_ctx, (double)want / gib, (double)(want + layer) / gib, (double)have / gib,
                    (double)lim.free_bytes / gib, lim.name);
 }
 

@@ -111,6 +111,9 @@ static calla_status check(const gpu_exec *ex, const exec_stream *items, uint32_t
     if (n == 0 || n > GPU_DECODE_MAX || ex->ctx.off[GPU_SW_gpu_argmax])
         return err_set(err, CALLA_ERR_FULL, "a stream takes 1 to %u sequences, found %u",
                        GPU_DECODE_MAX, n);
+    if (ex->shape->n_vocab % 4 != 0 || ex->shape->n_vocab > SAMPLE_VOCAB_MAX)
+        return err_set(err, CALLA_ERR_FULL, "a GPU cannot draw from a vocabulary of %u",
+                       ex->shape->n_vocab);
     for (uint32_t i = 0; i < n; i++) {
         const exec_stream *s = &items[i];
         if (s->token < 0 || (uint32_t)s->token >= ex->shape->n_vocab)
