@@ -74,6 +74,8 @@ number ctx 16 1048576 15 1048577
 number threads 1 256 0 257 ''
 refuses 1 '--ctx: expected at most 32768' run --ctx 32769 -p x
 refuses 2 "--backend: expected one of auto|cpu|cuda|simt, found 'gpu'" run --backend gpu -p x
+refuses 2 "--only: there is no mechanism 'x'" bench --ablate --only pdl,x
+refuses 2 '--only chooses among the mechanisms of --ablate' bench --only pdl
 refuses 2 "--kv: expected one of bf16|f32, found 'bf'" run --kv bf -p x
 refuses 2 "--variant: expected one of ref|avx2|avx512|neon, found 'sse'" run --variant sse -p x
 refuses 2 '--log-level: expected one of' run --log-level loud -p x
