@@ -157,7 +157,7 @@ static calla_status prefill_once(bench *b, uint32_t n, double *seconds, calla_er
 
 static calla_status bench_prefill(bench *b, uint32_t n, calla_error *err)
 {
-    double t[100], warm;
+    double t[100], warm = 0.0;
     calla_status st = prefill_once(b, n, &warm, err);
     const uint32_t reps = warm > 20.0 ? 1 : (uint32_t)b->o->reps;
     t[0] = warm;

@@ -65,7 +65,7 @@ static executor *open_gpu(uint32_t chunk)
 static executor *open_checked(void)
 {
     calla_error err;
-    executor *ex;
+    executor *ex = NULL;
     gpu_device *dev;
     const exec_options o = {.chunk_tokens = 64};
     if (gpu_simt_create(&dev, &(gpu_simt_options){.seed = 3, .check = true}, &err) != CALLA_OK ||
