@@ -20,6 +20,16 @@ static bool is_fast(void)
     return strcmp(driver(), "simt") != 0;
 }
 
+/* Under a sanitizer the emulator takes minutes for texts; the other tests run the same code. */
+static bool is_slow(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return !is_fast();
+#else
+    return false;
+#endif
+}
+
 /* What the executors of these tests share: the model, without an engine. */
 typedef struct model {
     checkpoint *ck;
@@ -141,6 +151,7 @@ static uint32_t best(const float *logits)
 static void test_golden(void **state)
 {
     (void)state;
+    if (is_slow()) skip();
     calla_error err;
     calla_engine *e;
     const calla_engine_options o = {.model_dir = MODEL_DIR, .backend = driver()};
@@ -599,7 +610,7 @@ static void test_streams(void **state)
 static void test_streams_checked(void **state)
 {
     (void)state;
-    if (is_fast()) return; /* it is the emulator that checks */
+    if (is_fast() || is_slow()) skip(); /* it is the emulator that checks */
     executor *gpu = open_checked();
     talk t;
     talk_begin(&t, gpu, 3, true);

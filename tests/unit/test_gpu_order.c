@@ -136,7 +136,7 @@ static void test_schedules(void **state)
 {
     (void)state;
     calla_error err;
-    executor *fast;
+    executor *fast = NULL;
     gpu_device *dev;
     float *want = new_logits(), *got = new_logits();
     const gpu_simt_options so = {0};
