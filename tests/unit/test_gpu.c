@@ -410,7 +410,7 @@ static void test_no_room(void **state)
     free(got);
 }
 
-/* What no kernel could do is refused before anything is allocated. */
+/* What no kernel could do is refused in a sentence. */
 static void test_shapes(void **state)
 {
     (void)state;
@@ -427,6 +427,11 @@ static void test_shapes(void **state)
     s.n_layers = s.full_interval;
     assert_int_equal(exec_gpu_schedule(&s, false, 1, 100, NULL, NULL, &err), CALLA_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "4 GiB"));
+    model_weights w = m.weights; /* as of a checkpoint that was not quantised */
+    w.embed.type = MAT_BF16;
+    assert_int_equal(exec_gpu_open(&ex, driver(), &m.shape, &w, &o, &err), CALLA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "embed_tokens"));
+    assert_non_null(strstr(err.message, "found unquantised weights"));
 }
 
 /* ---- Streams ---- */
