@@ -54,7 +54,8 @@ static void test_gates(void **state)
         const double e = exp(-(double)x);
         sig = fmax(sig, ulp_error(kx_sigmoid(x), 1.0 / (1.0 + e)));
         silu = fmax(silu, ulp_error(kx_silu(x), (double)x / (1.0 + e)));
-        soft = fmax(soft, ulp_error(kx_softplus(x), fmax(x, 0.0) + log1p(exp(-fabs((double)x)))));
+        soft = fmax(soft,
+                    ulp_error(kx_softplus(x), fmax((double)x, 0.0) + log1p(exp(-fabs((double)x)))));
     }
     printf("sigmoid %.2f, silu %.2f, softplus %.2f ulp\n", sig, silu, soft);
     assert_true(sig < 4.0 && silu < 4.0 && soft < 4.0);
