@@ -1,4 +1,5 @@
-/* The schedule of a step without a device: buffers have sizes and no contents. */
+/* The schedule of a step without a device: buffers have sizes and no contents. The kernels are those
+ * of an H100 or H200. */
 #include "base/mem.h"
 #include "exec/gpu/gpu.h"
 
@@ -14,7 +15,7 @@ static void paper_destroy(gpu_device *d)
 static void paper_limits(gpu_device *d, gpu_limits *out)
 {
     (void)d;
-    *out = (gpu_limits){.name = "schedule", .n_cores = 132};
+    *out = (gpu_limits){.name = "schedule", .n_cores = 132, .native_mm = true};
 }
 
 static calla_status paper_buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes,
