@@ -50,9 +50,9 @@ extern "C" {
     X(ERR_MEMORY, "out of memory")         /* allocation failed, or the plan exceeds the limit */  \
     X(ERR_FULL, "context full")            /* the session has no room for the tokens */            \
     X(ERR_CANCELLED, "cancelled")          /* calla_session_cancel, or a callback said stop */     \
-    X(ERR_DEVICE, "device error")          /* the GPU or its driver failed */                      \
     X(ERR_TEMPLATE, "chat template error") /* the official template refuses these messages */      \
-    X(ERR_INTERNAL, "internal error")      /* a bug of calla's */
+    X(ERR_INTERNAL, "internal error")      /* a bug of calla's */                                  \
+    X(ERR_DEVICE, "device error")          /* the GPU or its driver failed */
 
 typedef enum calla_status {
 #define CALLA_STATUS_ENUM(name, text) CALLA_##name,

@@ -648,12 +648,13 @@ static void test_destroy(void **state)
     calla_engine *e = fake_engine(64);
     const uint64_t reserved = e->reserved;
     scheduler *s = make_scheduler(
-        e, (scheduler_options){.n_parallel = 3, .n_ctx = 900, .cache_ram_bytes = MIB});
+        e, (scheduler_options){.n_parallel = 3, .n_ctx = 60000, .cache_ram_bytes = MIB});
     assert_true(e->reserved > reserved + MIB);
     heard *h[6];
     for (uint32_t i = 0; i < 6; i++) {
         h[i] = heard_new();
-        const sched_request r = heard_request(h[i], ids + i, 50, 800);
+        const sched_request r = heard_request(
+            h[i], ids + i, 50, 59000); /* more than a busy machine gets done meanwhile */
         submit(s, &r);
     }
     heard_wait_tokens(h[0], 2);
