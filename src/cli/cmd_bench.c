@@ -122,7 +122,8 @@ static void keep(bench *b, result r, double *seconds, uint32_t n, double tokens)
 /* Multiply-adds of a token in all matrices but lm_head. */
 static double token_macs(const model_shape *s)
 {
-    const double h = s->hidden, n_full = s->n_layers / s->full_interval;
+    const uint32_t n_full = s->n_layers / s->full_interval;
+    const double h = s->hidden;
     const double gdn = h * (shape_conv_channels(s) + shape_gdn_v_width(s) + 2.0 * s->gdn_v_heads) +
                        h * shape_gdn_v_width(s);
     const double att =
@@ -134,7 +135,7 @@ static double token_macs(const model_shape *s)
 
 static double prefill_flops(const model_shape *s, uint32_t n)
 {
-    const double n_full = s->n_layers / s->full_interval;
+    const uint32_t n_full = s->n_layers / s->full_interval;
     return 2.0 * token_macs(s) + 4.0 * shape_q_width(s) * n_full * (n / 2.0);
 }
 

@@ -540,7 +540,7 @@ static int32_t draw(sampler *s, size_t n)
  * 2^26, so that the sum of all fits. */
 static int32_t draw_few(sampler *s, size_t n)
 {
-    uint32_t weight[SAMPLE_K_MAX], total = 0, before = 0, kept = 0;
+    uint32_t weight[SAMPLE_K_MAX] = {0}, total = 0, before = 0, kept = 0;
     for (size_t i = 0; i < n; i++)
         total += weight[i] = (uint32_t)(s->cand[i].w * 0x1p25f);
     uint32_t need = uses_top_p(s) ? (uint32_t)(s->p.top_p * (float)total) : total;
@@ -553,7 +553,7 @@ static int32_t draw_few(sampler *s, size_t n)
     }
     uint32_t left = (uint32_t)((rng_word(s->rng) >> 32) * kept >> 32);
     size_t i = 0;
-    while (left >= weight[i])
+    while (i + 1 < n && left >= weight[i])
         left -= weight[i++];
     return s->cand[i].id;
 }

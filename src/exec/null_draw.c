@@ -60,7 +60,7 @@ static uint32_t select_top(const sample_entry *e, const float *logits, uint32_t 
     for (uint32_t id = 0; id < n_vocab; id++) {
         if ((banned[id / 32] >> (id & 31) & 1) != 0) continue;
         const float z = penalised(e, logits[id], counts == NULL ? 0 : counts[id]);
-        if (n == e->top_k && z <= best[n - 1].z) continue;
+        if (n != 0 && n == e->top_k && z <= best[n - 1].z) continue;
         uint32_t i = n < e->top_k ? n++ : n - 1;
         for (; i != 0 && best[i - 1].z < z; i--)
             best[i] = best[i - 1];
@@ -72,11 +72,11 @@ static uint32_t select_top(const sample_entry *e, const float *logits, uint32_t 
 uint32_t exec_null_draw(sample_entry *e, const float *logits, uint32_t n_vocab,
                         const uint32_t *banned, uint32_t *counts)
 {
-    candidate best[SAMPLE_K_MAX];
-    uint32_t weight[SAMPLE_K_MAX], total = 0, before = 0, kept = 0, i = 0;
+    candidate best[SAMPLE_K_MAX] = {{0.0f, 0}};
+    uint32_t weight[SAMPLE_K_MAX] = {0}, total = 0, before = 0, kept = 0, i = 0;
     const uint32_t n = select_top(e, logits, n_vocab, banned, counts, best);
     if (e->greedy == 0) {
-        float w[SAMPLE_K_MAX];
+        float w[SAMPLE_K_MAX] = {0.0f};
         for (i = 0; i < n; i++) {
             w[i] = exp_neg((best[i].z - best[0].z) * e->by);
             total += weight[i] = (uint32_t)(w[i] * 0x1p25f);
@@ -90,7 +90,7 @@ uint32_t exec_null_draw(sample_entry *e, const float *logits, uint32_t n_vocab,
             kept += weight[i];
         }
         uint32_t left = (uint32_t)((uint64_t)rng_next(e->rng) * kept >> 32);
-        for (i = 0; left >= weight[i]; i++)
+        for (i = 0; i + 1 < n && left >= weight[i]; i++)
             left -= weight[i];
     }
     if (counts != NULL) counts[best[i].id] = (counts[best[i].id] + 1) | SAMPLE_TOUCHED;

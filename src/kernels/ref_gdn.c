@@ -7,7 +7,7 @@
 
 static float tree(const float *lane, uint32_t n)
 {
-    float v[32];
+    float v[32] = {0.0f};
     for (uint32_t i = 0; i < n; i++)
         v[i] = lane[i];
     for (uint32_t d = n / 2; d != 0; d /= 2)

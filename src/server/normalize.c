@@ -305,7 +305,7 @@ static json_value *order_results(json_value *turn, const json_value *calls)
 
 static void order_all(json_value *messages)
 {
-    for (json_value *m = messages->first; m != NULL; m = m->next) {
+    for (json_value *m = messages != NULL ? messages->first : NULL; m != NULL; m = m->next) {
         const json_value *calls = json_get(m, "tool_calls");
         if (calls != NULL && calls->n_items > 1) m = order_results(m, calls);
     }
@@ -339,7 +339,8 @@ static bool check_whole(normalizer *z, normal_chat *c)
     if (c->continues && json_get(last, "tool_calls") != NULL)
         return api_bad(z->e, place(z, z->i_assistant, "").s,
                        "tool calls must be followed by their results");
-    for (const json_value *m = z->out.node->first; m != NULL && !asked; m = m->next)
+    const json_value *first = z->out.node != NULL ? z->out.node->first : NULL;
+    for (const json_value *m = first; m != NULL && !asked; m = m->next)
         asked = json_is(json_get(m, "role"), "user");
     return asked || api_bad(z->e, z->from->name, "expected a message of the user, found none");
 }
