@@ -1,5 +1,5 @@
-/* The schedule of a step without a device: buffers have sizes and no contents. The kernels are those
- * of an H100 or H200. */
+/* The schedule of a step without a device: buffers have sizes and no contents. The kernels are
+ * those of an H100 or H200. */
 #include "base/mem.h"
 #include "exec/gpu/gpu.h"
 
