@@ -3,12 +3,14 @@
  * Does:       runs the forward pass for segments of tokens, each appended to its own sequence.
  * Invariants: (1) A token's results depend on its sequence's history only: neither on how a
  *             sequence is cut into segments and calls, nor on the other segments of a call, nor on
- *             the number of threads - bitwise. (2) A failed call leaves every sequence as it was,
- *             or marks it broken (its position is another); it never affects sequences that were
- *             not in the call. CALLA_ERR_ARGUMENT and CALLA_ERR_FULL mean that a segment was
- *             refused before anything was computed: the others would run without it.
- * Threads:    one caller at a time for all that takes `executor *` (who holds the device).
- * Memory:     everything is allocated at creation; run() allocates nothing.
+ *             the number of threads - bitwise; but a GPU takes a segment of one token by another
+ *             path than longer ones, which rounds otherwise (docs/ARCHITECTURE.md). (2) A failed
+ * call leaves every sequence as it was, or marks it broken (its position is another); it never
+ * affects sequences that were not in the call. CALLA_ERR_ARGUMENT and CALLA_ERR_FULL mean that a
+ * segment was refused before anything was computed: the others would run without it. Threads: one
+ * caller at a time for all that takes `executor *` (who holds the device). Memory:     everything
+ * is allocated at creation; run() allocates nothing on the CPU, and for a GPU the recordings of its
+ * programs.
  */
 #ifndef CALLA_EXEC_EXECUTOR_H
 #define CALLA_EXEC_EXECUTOR_H
@@ -35,7 +37,7 @@ typedef struct exec_segment {
 
 typedef struct exec_options {
     uint32_t n_threads;    /* 0: all */
-    uint32_t chunk_tokens; /* most tokens per run() call; 0: 512 */
+    uint32_t chunk_tokens; /* most tokens per run() call; 0: 512, GPU 2048 */
     calla_kv_type kv_type;
     const char *variant; /* NULL: best */
     /* For a GPU. */
