@@ -170,19 +170,6 @@ static void bench_decode(bench *b, uint32_t ctx)
     b->ex->ops->seq_destroy(b->ex, seq);
 }
 
-/* Multiply-adds of one token in all matrices but lm_head, from the shapes. */
-static double macs_per_token(const model_shape *s)
-{
-    const double h = s->hidden, n_full = s->n_layers / s->full_interval;
-    const double gdn = h * (shape_conv_channels(s) + shape_gdn_v_width(s) + 2.0 * s->gdn_v_heads) +
-                       h * shape_gdn_v_width(s);
-    const double att =
-        h * (2.0 * shape_q_width(s) + 2.0 * shape_kv_width(s)) + h * shape_q_width(s);
-    const double moe = h * (s->n_experts + 1.0) + 3.0 * h * s->shared_width +
-                       3.0 * h * s->expert_width * s->n_experts_used;
-    return (s->n_layers - n_full) * gdn + n_full * att + s->n_layers * moe;
-}
-
 static void bench_prefill(bench *b, uint32_t n)
 {
     exec_seq *seq = NULL;
@@ -194,7 +181,7 @@ static void bench_prefill(bench *b, uint32_t n)
     const double dt = feed(b, seq, n);
     const double full = b->shape.n_layers / b->shape.full_interval;
     const double attn = 4.0 * shape_q_width(&b->shape) * full * (n / 2.0);
-    const double ops = n * (2.0 * macs_per_token(&b->shape) + attn);
+    const double ops = n * (2.0 * shape_macs(&b->shape) + attn);
     if (dt > 0)
         printf("prefill     %6u: %7.2f tokens/s (%.2f s), %.1f GFLOP/s = %.1f %% of the FMA peak\n",
                n, n / dt, dt, ops / dt / 1e9, 100.0 * ops / dt / b->flops);

@@ -119,24 +119,10 @@ static void keep(bench *b, result r, double *seconds, uint32_t n, double tokens)
     if (b->n_results < RESULTS_MAX) b->results[b->n_results++] = r;
 }
 
-/* Multiply-adds of a token in all matrices but lm_head. */
-static double token_macs(const model_shape *s)
-{
-    const uint32_t n_full = s->n_layers / s->full_interval;
-    const double h = s->hidden;
-    const double gdn = h * (shape_conv_channels(s) + shape_gdn_v_width(s) + 2.0 * s->gdn_v_heads) +
-                       h * shape_gdn_v_width(s);
-    const double att =
-        h * (2.0 * shape_q_width(s) + 2.0 * shape_kv_width(s)) + h * shape_q_width(s);
-    const double moe = h * (s->n_experts + 1.0) + 3.0 * h * s->shared_width +
-                       3.0 * h * s->expert_width * s->n_experts_used;
-    return (s->n_layers - n_full) * gdn + n_full * att + s->n_layers * moe;
-}
-
 static double prefill_flops(const model_shape *s, uint32_t n)
 {
     const uint32_t n_full = s->n_layers / s->full_interval;
-    return 2.0 * token_macs(s) + 4.0 * shape_q_width(s) * n_full * (n / 2.0);
+    return 2.0 * shape_macs(s) + 4.0 * shape_q_width(s) * n_full * (n / 2.0);
 }
 
 static double decode_bytes(const bench *b, uint32_t ctx)

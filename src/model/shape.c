@@ -289,3 +289,16 @@ calla_status shape_read(model_shape *out, const json_value *config, const json_v
 fail:
     return st;
 }
+
+double shape_macs(const model_shape *s)
+{
+    const uint32_t n_full = s->n_layers / s->full_interval;
+    const double h = s->hidden;
+    const double gdn = h * (shape_conv_channels(s) + shape_gdn_v_width(s) + 2.0 * s->gdn_v_heads) +
+                       h * shape_gdn_v_width(s);
+    const double att =
+        h * (2.0 * shape_q_width(s) + 2.0 * shape_kv_width(s)) + h * shape_q_width(s);
+    const double moe = h * (s->n_experts + 1.0) + 3.0 * h * s->shared_width +
+                       3.0 * h * s->expert_width * s->n_experts_used;
+    return (s->n_layers - n_full) * gdn + n_full * att + s->n_layers * moe;
+}

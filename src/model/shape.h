@@ -50,6 +50,9 @@ static inline bool shape_is_full(const model_shape *s, uint32_t i_layer)
     return (i_layer + 1) % s->full_interval == 0;
 }
 
+/* Multiply-adds of one token in all matrices but lm_head (docs/MODEL.md section 10). */
+double shape_macs(const model_shape *s);
+
 /* Derived widths. */
 static inline uint32_t shape_gdn_k_width(const model_shape *s)
 {

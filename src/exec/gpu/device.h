@@ -136,6 +136,15 @@ calla_status gpu_simt_create(gpu_device **out, const gpu_simt_options *o, calla_
  * this build. */
 calla_status gpu_cuda_create(gpu_device **out, uint32_t i_device, calla_error *err);
 
+/* The next bytes of a buffer that is being laid out, *used of which are taken; places begin at
+ * multiples of 256. buf may be NULL, to measure. */
+static inline gpu_view gpu_carve(gpu_buffer *buf, uint64_t *used, uint64_t bytes)
+{
+    const gpu_view v = {buf, *used, bytes};
+    *used += (bytes + 255) / 256 * 256;
+    return v;
+}
+
 static inline gpu_view gpu_sub(gpu_view v, uint64_t off, uint64_t bytes)
 {
     return (gpu_view){v.buf, v.off + off, bytes};

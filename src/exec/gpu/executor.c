@@ -10,9 +10,7 @@
  */
 static gpu_view carve(gpu_scratch *s, uint64_t bytes)
 {
-    const gpu_view v = {s->buf, s->bytes, bytes};
-    s->bytes += (bytes + 255) / 256 * 256;
-    return v;
+    return gpu_carve(s->buf, &s->bytes, bytes);
 }
 
 static uint64_t max_u64(uint64_t a, uint64_t b)
@@ -29,8 +27,7 @@ static uint64_t op_bytes(const model_shape *s, uint32_t chunk)
     n = max_u64(n, op_moe_gemm_scratch(s, chunk));
     n = max_u64(n, op_gdn_scan_scratch(s, chunk, segs));
     n = max_u64(n, op_attn_scan_scratch(s, chunk, segs));
-    n = max_u64(n, op_sample_scratch(s, GPU_DECODE_MAX));
-    return max_u64(n, op_argmax_scratch(s, GPU_DECODE_MAX));
+    return max_u64(n, op_sample_scratch(s, GPU_DECODE_MAX));
 }
 
 static void scratch_layout(gpu_scratch *t, const model_shape *s, uint32_t chunk)
@@ -56,7 +53,6 @@ static void scratch_layout(gpu_scratch *t, const model_shape *s, uint32_t chunk)
     t->weights = carve(t, n * (s->n_experts_used + 1u) * 4);
     t->route_logits = carve(t, n * (s->n_experts + 1u) * 4);
     t->logits = carve(t, (uint64_t)GPU_LOGIT_ROWS * s->n_vocab * 4);
-    t->best = carve(t, GPU_DECODE_MAX * 4);
     t->op = carve(t, op_bytes(s, chunk));
 }
 

@@ -35,7 +35,7 @@ typedef struct gpu_scratch {
     gpu_view tok, seg, rows_of; /* tables */
     gpu_view x, xn, y, o, rope; /* activations */
     gpu_view ids, weights, route_logits;
-    gpu_view logits, best;
+    gpu_view logits;
     gpu_view op; /* scratch of the step that is running */
     /* Begin with counters that are zero between programs. */
     gpu_view zero, router, gdn; /* zero: both */

@@ -7,22 +7,15 @@
 
 #include "exec/gpu/gpu.h"
 
-static gpu_view carve(gpu_buffer *buf, uint64_t *used, uint64_t bytes)
-{
-    const gpu_view v = {buf, *used, bytes};
-    *used += (bytes + 255) / 256 * 256;
-    return v;
-}
-
 static uint64_t layout(const model_shape *s, gpu_stream *t)
 {
     const uint64_t vocab = s->n_vocab;
     uint64_t used = 0;
-    t->tok = carve(t->buf, &used, GPU_DECODE_MAX * sizeof(tok_entry));
-    t->samp = carve(t->buf, &used, GPU_DECODE_MAX * sizeof(sample_entry));
-    t->banned = carve(t->buf, &used, (vocab + 31) / 32 * 4);
+    t->tok = gpu_carve(t->buf, &used, GPU_DECODE_MAX * sizeof(tok_entry));
+    t->samp = gpu_carve(t->buf, &used, GPU_DECODE_MAX * sizeof(sample_entry));
+    t->banned = gpu_carve(t->buf, &used, (vocab + 31) / 32 * 4);
     for (int i = 0; i < 2; i++)
-        t->logits[i] = carve(t->buf, &used, GPU_DECODE_MAX * vocab * 4);
+        t->logits[i] = gpu_carve(t->buf, &used, GPU_DECODE_MAX * vocab * 4);
     return used;
 }
 
