@@ -21,9 +21,12 @@ TEST_SRC    := $(EVAL_SRC) $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_S
 CMOCKA_LDLIBS := $(shell $(PKG) --libs cmocka 2>/dev/null || echo -lcmocka)
 TEST_CC = $(COMPILE) -Itests $(filter-out -Wmissing-prototypes,$(DIAG)) -MMD -MP
 
-$(BUILD)/tests/%: tests/unit/%.c $(BUILD)/libcalla.a
+$(BUILD)/tests/%.o: tests/unit/%.c $(BUILD)/flags.txt
 	@mkdir -p $(@D)
-	$(Q)$(TEST_CC) $(TEST_FLAGS_$*) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS) $(CMOCKA_LDLIBS)
+	$(Q)$(TEST_CC) $(TEST_FLAGS_$*) -MF $@.d -c $< -o $@
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(CMOCKA_LDLIBS)
+.SECONDARY: $(UNIT_BIN:%=%.o)
 
 # The kernel check needs no library beyond libm: it is also cross-compiled and run under emulation.
 CHECKED_SRC := src/base/error.c src/base/mem.c \
