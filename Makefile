@@ -86,7 +86,7 @@ ISAS_off := $(if $(filter x86_64,$(ARCH)),,$(ISAS_x86)) \
 
 # ---- Sources -----------------------------------------------------------------------------------
 
-LIB_DIRS := base format model kernels exec exec/cpu exec/gpu exec/gpu/simt exec/gpu/cuda text engine server
+LIB_DIRS := base format model kernels exec exec/cpu exec/gpu exec/gpu/simt exec/gpu/cuda exec/gpu/metal text engine server
 LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))

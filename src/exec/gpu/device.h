@@ -1,4 +1,4 @@
-/* device.h - the narrow waist of the GPU drivers (simt, cuda; metal).
+/* device.h - the narrow waist of the GPU drivers (simt, cuda, metal).
  *
  * Does:       memory, ordered small copies, programs (recorded dispatches), submission, waiting.
  * Owns:       buffers and programs belong to their device and are destroyed before it.
@@ -88,12 +88,17 @@ typedef struct gpu_limits {
 } gpu_limits;
 
 typedef struct gpu_ops {
-    const char *name; /* "simt", "cuda" */
+    const char *name; /* "simt", "cuda", "metal" */
     void (*destroy)(gpu_device *d);
     void (*limits)(gpu_device *d, gpu_limits *out);
     calla_status (*buffer_create)(gpu_device *d, gpu_memory kind, uint64_t bytes, const char *name,
                                   gpu_buffer **out, calla_error *err);
     void (*buffer_destroy)(gpu_device *d, gpu_buffer *b);
+    /* A buffer over memory of the host, which is read there and stays the caller's: host is at the
+     * beginning of a page (16 KiB), all of the last page is readable, and neither changes while
+     * the buffer exists. NULL: this driver's buffers are its own. */
+    calla_status (*buffer_map)(gpu_device *d, const void *host, uint64_t bytes, const char *name,
+                               gpu_buffer **out, calla_error *err);
     uint64_t (*buffer_bytes)(const gpu_buffer *b);
     void *(*buffer_host)(gpu_buffer *b); /* NULL for device memory */
     /* In order with submissions; src may be reused at once. Large writes may block. */
@@ -135,6 +140,22 @@ calla_status gpu_simt_create(gpu_device **out, const gpu_simt_options *o, calla_
 /* CALLA_ERR_UNSUPPORTED, with what is missing, when there is no driver, no device, or no kernels in
  * this build. */
 calla_status gpu_cuda_create(gpu_device **out, uint32_t i_device, calla_error *err);
+
+typedef struct gpu_metal_options {
+    const char *cache_dir;  /* where the outcome of the self-check is kept; NULL, "none": nowhere */
+    const char *kernel_dir; /* folder with NAME.metal for a family's text; NULL: those built in */
+    const char *framework;  /* one library instead of Apple's (tests); NULL: Apple's */
+    int32_t max_rung;       /* metal/source.h: no better tiles than these; -1: the best */
+    bool trust;             /* max_rung (or the best by chip and system) is used unchecked */
+    uint32_t timeout_s;     /* for one command buffer; 0: 120 */
+    calla_log_fn log;       /* may be NULL; called by the thread that calls the device */
+    void *log_user;
+} gpu_metal_options;
+
+/* CALLA_ERR_UNSUPPORTED, with what is missing, when there is no Metal or no Apple silicon. What an
+ * option leaves open is taken from the environment: CALLA_METAL_FRAMEWORK, CALLA_KERNEL_DIR, and
+ * CALLA_METAL_RUNG=scalar|simdgroup|tensor|tensor4, which also means trust. */
+calla_status gpu_metal_create(gpu_device **out, const gpu_metal_options *o, calla_error *err);
 
 /* The next bytes of a buffer that is being laid out, *used of which are taken; places begin at
  * multiples of 256. buf may be NULL, to measure. */
