@@ -54,6 +54,8 @@ KARGS_SIZE(moe_combine_args, 12);
  * place p stands column GMM_COLUMN(p). */
 #define GMM_COLUMN(p) (((p) & ~31u) | ((p)&7u) << 2 | ((p)&31u) >> 3)
 
+#define GMM_PLACE(c) (((c) & ~31u) | ((c)&3u) << 3 | ((c)&31u) >> 2) /* of column c */
+
 typedef struct gmm_permute_args {
     uint32_t n_blocks; /* of 32 */
 } gmm_permute_args;

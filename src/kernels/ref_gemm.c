@@ -12,8 +12,21 @@ uint16_t ref_gemm_weight(const uint32_t *codes, const uint32_t *sb, uint32_t k)
     return (uint16_t)kx_bf16_store(w);
 }
 
-void ref_gemm(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x, const uint32_t *rows_of,
-              const uint32_t *codes, const uint32_t *sb, double *sum, double *magnitude)
+/* Weight k of a row and the magnitude of what it is made of. */
+static double weight_of(const uint32_t *codes, const uint32_t *sb, uint32_t k, bool rounded,
+                        double *magnitude)
+{
+    const double q = codes[k / 8] >> (4 * (k % 8)) & 15u;
+    const double s = (double)kx_bf16_load(sb[k / 64] & 0xffffu);
+    const double b = (double)kx_bf16_load(sb[k / 64] >> 16);
+    const double w = rounded ? (double)kx_bf16_load(ref_gemm_weight(codes, sb, k)) : s * q + b;
+    *magnitude = rounded ? fabs(w) : fabs(s * q) + fabs(b);
+    return w;
+}
+
+static void product(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x,
+                    const uint32_t *rows_of, const uint32_t *codes, const uint32_t *sb,
+                    bool rounded, double *sum, double *magnitude)
 {
     for (uint32_t r = 0; r < rows; r++) {
         const uint32_t *code_row = codes + (uint64_t)r * (cols / 8);
@@ -21,15 +34,29 @@ void ref_gemm(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x, const
         for (uint32_t t = 0; t < n; t++)
             sum[(uint64_t)t * rows + r] = magnitude[(uint64_t)t * rows + r] = 0;
         for (uint32_t k = 0; k < cols; k++) {
-            const double w = (double)kx_bf16_load(ref_gemm_weight(code_row, sb_row, k));
+            double m;
+            const double w = weight_of(code_row, sb_row, k, rounded, &m);
             for (uint32_t t = 0; t < n; t++) {
                 const uint64_t row = rows_of != NULL ? rows_of[t] : t;
-                const double p = w * (double)kx_bf16_load(x[row * cols + k]);
-                sum[(uint64_t)t * rows + r] += p;
-                magnitude[(uint64_t)t * rows + r] += fabs(p);
+                const double v = (double)kx_bf16_load(x[row * cols + k]);
+                sum[(uint64_t)t * rows + r] += w * v;
+                magnitude[(uint64_t)t * rows + r] += m * fabs(v);
             }
         }
     }
+}
+
+void ref_gemm(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x, const uint32_t *rows_of,
+              const uint32_t *codes, const uint32_t *sb, double *sum, double *magnitude)
+{
+    product(n, rows, cols, x, rows_of, codes, sb, true, sum, magnitude);
+}
+
+void ref_gemm_codes(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x,
+                    const uint32_t *rows_of, const uint32_t *codes, const uint32_t *sb, double *sum,
+                    double *magnitude)
+{
+    product(n, rows, cols, x, rows_of, codes, sb, false, sum, magnitude);
 }
 
 /* rsqrt(mean of x^2 + eps) as gemm_router sums it. */

@@ -15,6 +15,11 @@ uint16_t ref_gemm_weight(const uint32_t *codes, const uint32_t *sb, uint32_t k);
 /* sum [n][rows] = W x, x row rows_of[t] (NULL: t); magnitude: sum of |w x|. */
 void ref_gemm(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x, const uint32_t *rows_of,
               const uint32_t *codes, const uint32_t *sb, double *sum, double *magnitude);
+/* The same with weights scale q + bias as they are, as gmm_codes takes them: magnitude is that of
+ * its two sums, |scale q x| + |bias x|. */
+void ref_gemm_codes(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x,
+                    const uint32_t *rows_of, const uint32_t *codes, const uint32_t *sb, double *sum,
+                    double *magnitude);
 
 void ref_gemm_router(const gemm_router_args *a, const float *x, const float *norm,
                      const uint32_t *codes, const uint32_t *sb, float *y);

@@ -427,7 +427,7 @@ static void lists_only(check *c)
     gpu_context *g = check_context(c, &s);
     g->off[GPU_SW_tile32] = check_below(c, 2) != 0;
     const gpu_view any = check_view(c, "mm", 16, NULL); /* its tiles, not its products */
-    g->native_mm = check_below(c, 2) != 0;
+    g->native_mm = check_below(c, 2) != 0 ? GPU_MM_WGMMA : GPU_MM_TILES;
     g->mm = any;
     moe m = {.s = &s, .n = 1 + check_below(c, 400)};
     m.l = moe_layout_of(&s, m.n);

@@ -112,7 +112,7 @@ static void test_create(void **state)
     d->ops->limits(d, &l);
     assert_string_equal(l.name, "Fake GPU");
     assert_int_equal(l.n_cores, 132);
-    assert_true(l.native_mm);
+    assert_int_equal(l.native_mm, GPU_MM_WGMMA);
     assert_int_equal(l.total_bytes, (uint64_t)1 << 40);
     assert_string_equal(d->ops->name, "cuda");
     assert_false(d->ops->lost(d));
@@ -372,7 +372,7 @@ static void test_old_device(void **state)
     assert_int_equal(create(&d, NULL), CALLA_OK);
     gpu_limits l;
     d->ops->limits(d, &l);
-    assert_false(l.native_mm);
+    assert_int_equal(l.native_mm, GPU_MM_TILES);
     gpu_buffer *b = buffer(d, GPU_MEM_DEVICE, 4096);
     graph_case c;
     uint64_t seed = 3;

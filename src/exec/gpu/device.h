@@ -79,12 +79,19 @@ typedef struct gpu_recording {
     bool early_start;
 } gpu_recording;
 
+/* Main loops of 4-bit products that a target may have beyond the portable tile (prim_gmm.h). */
+typedef enum gpu_mm {
+    GPU_MM_TILES, /* none */
+    GPU_MM_CODES, /* Metal with tensors of codes in memory: gmm_codes */
+    GPU_MM_WGMMA  /* CUDA sm_90a: gmm_run, and the fragments of attn_mma.h */
+} gpu_mm;
+
 typedef struct gpu_limits {
     char name[96];        /* "NVIDIA H200", "SIMT emulator" */
     uint64_t total_bytes; /* device memory; 0: unknown */
     uint64_t free_bytes;  /* now */
     uint32_t n_cores;     /* multiprocessors */
-    bool native_mm;       /* has the main loops of prim_*_<target>.h (CUDA: sm_90a) */
+    gpu_mm native_mm;
 } gpu_limits;
 
 typedef struct gpu_ops {

@@ -63,7 +63,7 @@ static uint32_t chunk_of(const exec_options *o)
 }
 
 /* With all mechanisms on. native_mm: as in gpu_limits; it takes a little more. */
-static void plan_all(const model_shape *s, bool native_mm, uint32_t chunk, uint32_t n_ctx,
+static void plan_all(const model_shape *s, gpu_mm native_mm, uint32_t chunk, uint32_t n_ctx,
                      exec_plan *plan)
 {
     const gpu_context ctx = {.shape = s, .native_mm = native_mm};
@@ -79,7 +79,7 @@ static void plan_all(const model_shape *s, bool native_mm, uint32_t chunk, uint3
 void exec_gpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
                    exec_plan *plan)
 {
-    plan_all(shape, true, chunk_of(options), n_ctx, plan);
+    plan_all(shape, GPU_MM_WGMMA, chunk_of(options), n_ctx, plan);
 }
 
 /* ---- operations ---- */

@@ -56,7 +56,7 @@ typedef struct gpu_context {
     recorder *rec;
     const model_shape *shape;
     uint32_t n_cores; /* of the device */
-    bool native_mm;   /* the device has its own main loop (CUDA sm_90a) */
+    gpu_mm native_mm; /* the device's own main loop (gpu_limits) */
     gpu_view mm;      /* op_mm_scratch() bytes for the prefill products */
     /* Warpgroups, 2 or 4, of the native main loop: dense, experts up, down; 0: the usual. */
     uint8_t mm_groups[3];

@@ -113,8 +113,9 @@ void op_attn_step(gpu_context *g, uint32_t n, uint32_t max_len, gpu_view tok, co
     const bool fused = !g->off[GPU_SW_fuse_qkprep];
     const bool pack = !g->off[GPU_SW_gqa_pack] && a.group <= PACK_MAX;
     const bool coalesce = !g->off[GPU_SW_kv_coalesce];
+    const bool wgmma = g->native_mm == GPU_MM_WGMMA;
     const bool mma =
-        g->native_mm && !g->off[GPU_SW_attn_mm] && pack && coalesce && a.group <= ATTN_MMA_GROUP;
+        wgmma && !g->off[GPU_SW_attn_mm] && pack && coalesce && a.group <= ATTN_MMA_GROUP;
     const double keys = (double)n * max_len;
 
     if (!fused) prepare(g, &a, tok, l, y, rope, s.q, false);
@@ -160,7 +161,8 @@ void op_attn_scan(gpu_context *g, uint32_t n, uint32_t n_segs, uint32_t max_len,
     const gpu_view q = gpu_sub(scratch, 0, (uint64_t)n * a.n_heads * D * 2);
     prepare(g, &a, tok, l, y, rope, q, true);
 
-    const bool native = g->native_mm && !g->off[GPU_SW_tensor_main] && a.group <= ATTN_SCAN_GROUP;
+    const bool wgmma = g->native_mm == GPU_MM_WGMMA;
+    const bool native = wgmma && !g->off[GPU_SW_tensor_main] && a.group <= ATTN_SCAN_GROUP;
     if (!g->off[GPU_SW_attn_mm] && a.group <= ATTN_MM_ROWS) {
         const uint32_t per = (native ? ATTN_SCAN_ROWS : ATTN_MM_ROWS) / a.group;
         rec_dispatch(g->rec, native ? KERNEL_attn_scan_mma : KERNEL_attn_scan_mm,

@@ -22,12 +22,18 @@ static bool is_wide(const gpu_context *g)
 
 bool gemm_is_native(const gpu_context *g)
 {
-    return g->native_mm && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main];
+    return g->native_mm == GPU_MM_WGMMA && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main];
 }
 
 bool gemm_is_permuted(const gpu_context *g)
 {
     return gemm_is_native(g) && !is_wide(g);
+}
+
+bool gemm_is_exact(const gpu_context *g, uint32_t cols)
+{
+    (void)g, (void)cols;
+    return false;
 }
 
 enum { MM_DENSE, MM_UP, MM_DOWN };
@@ -59,7 +65,7 @@ uint64_t op_mm_scratch(const gpu_context *g, uint32_t n)
         const uint64_t dense = dense_max(s);
         return 2 * (bank > dense ? bank : dense);
     }
-    if (!g->native_mm || g->off[GPU_SW_tensor_main]) return 0;
+    if (g->native_mm != GPU_MM_WGMMA || g->off[GPU_SW_tensor_main]) return 0;
     const uint32_t vw = shape_gdn_v_width(s), q = shape_q_width(s);
     const uint32_t out = vw > q ? vw : q;
     return 2ull * n * (out > s->hidden ? out : s->hidden);

@@ -22,6 +22,9 @@ moe_layout moe_layout_of(const model_shape *s, uint32_t n);
 bool gemm_is_native(const gpu_context *g);
 bool gemm_is_permuted(const gpu_context *g);
 
+/* Products of matrices with rows of cols take weights as scale q + bias, without rounding them. */
+bool gemm_is_exact(const gpu_context *g, uint32_t cols);
+
 /* How the context cuts tiles. */
 moe_plan_args moe_plan_args_of(const gpu_context *g, uint32_t n);
 

@@ -15,7 +15,7 @@ static void paper_destroy(gpu_device *d)
 static void paper_limits(gpu_device *d, gpu_limits *out)
 {
     (void)d;
-    *out = (gpu_limits){.name = "schedule", .n_cores = 132, .native_mm = true};
+    *out = (gpu_limits){.name = "schedule", .n_cores = 132, .native_mm = GPU_MM_WGMMA};
 }
 
 static calla_status paper_buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes,

@@ -58,7 +58,7 @@ static void cuda_limits(gpu_device *dev, gpu_limits *out)
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%s", d->name);
     out->n_cores = d->n_cores;
-    out->native_mm = d->native_mm;
+    out->native_mm = d->native_mm ? GPU_MM_WGMMA : GPU_MM_TILES;
     if (cuda_enter(d, NULL) != CALLA_OK) return;
     size_t n_free = 0, n_total = 0;
     if (d->api.mem_info(&n_free, &n_total) == 0) {
