@@ -1,49 +1,37 @@
 #include "model/synth.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "base/ck.h"
 #include "base/file.h"
-#include "base/pool.h"
-#include "format/checkpoint.h"
-
-#define SHARD_BYTES_MAX (5ull << 30)
-#define CHUNK_BYTES     (1u << 20)
-#define SPARE_BYTES     (64ull << 20) /* for the JSON files, and not to fill the disk */
+#include "format/ckpt_writer.h"
 
 typedef enum item_kind { CODES, SCALES, BIASES, NEAR_ONE, CONV, A_LOG, DT_BIAS } item_kind;
 
-/* One tensor. */
+/* What a tensor is filled with. */
 typedef struct item {
-    char name[96];
     item_kind kind;
-    uint32_t n_dims;
-    uint64_t dims[3];
-    uint64_t n_bytes;
     uint64_t key; /* of its random numbers; scales and biases of a module share one */
     float scale;  /* SCALES, BIASES: mean size of a scale */
     float middle; /* BIASES: the middle code */
-    uint32_t shard;
-    uint64_t offset; /* in its shard's file */
 } item;
 
 typedef struct plan {
     const model_shape *shape;
     uint64_t seed;
-    item *items;
-    size_t n, cap;
-    uint64_t n_bytes;
-    uint32_t n_shards;
+    cw_list list;
+    item *items; /* [list.n] */
+    size_t cap;
     bool failed;
 } plan;
+
+static void plan_free(plan *p)
+{
+    mem_free(p->items);
+    mem_free(p->list.items);
+}
 
 /* ---- Random numbers ---- */
 
@@ -80,7 +68,7 @@ static uint64_t key_of(uint64_t seed, const char *name)
 static item *add_item(plan *p, const char *name, item_kind kind, const char *key_name,
                       uint32_t n_dims, const uint64_t *dims)
 {
-    if (p->n == p->cap) {
+    if (p->list.n == p->cap) {
         const size_t cap = p->cap == 0 ? 256 : 2 * p->cap;
         item *items = mem_resize(p->items, cap * sizeof *items);
         if (items == NULL) {
@@ -90,18 +78,12 @@ static item *add_item(plan *p, const char *name, item_kind kind, const char *key
         p->items = items;
         p->cap = cap;
     }
-    item *it = &p->items[p->n++];
-    memset(it, 0, sizeof *it);
-    (void)snprintf(it->name, sizeof it->name, "%s", name);
-    it->kind = kind;
-    it->n_dims = n_dims;
-    it->n_bytes = kind == CODES ? 4 : 2;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        it->dims[d] = dims[d];
-        it->n_bytes *= dims[d];
+    if (!cw_add(&p->list, name, kind == CODES ? ST_U32 : ST_BF16, n_dims, dims)) {
+        p->failed = true;
+        return NULL;
     }
-    it->key = key_of(p->seed, key_name);
-    p->n_bytes += it->n_bytes;
+    item *it = &p->items[p->list.n - 1];
+    *it = (item){.kind = kind, .key = key_of(p->seed, key_name)};
     return it;
 }
 
@@ -191,22 +173,6 @@ static void add_moe(plan *p, uint32_t i)
     add_matrix(p, in_layer(i, "mlp.shared_expert_gate").s, 8, 0, 1, h, 1);
 }
 
-/* Shards in order; a new one begins when the next tensor would pass the limit. */
-static void place_items(plan *p)
-{
-    uint64_t at = 0;
-    for (size_t i = 0; i < p->n; i++) {
-        item *it = &p->items[i];
-        if (i == 0 || at + it->n_bytes > SHARD_BYTES_MAX) {
-            p->n_shards++;
-            at = 0;
-        }
-        it->shard = p->n_shards - 1;
-        it->offset = at;
-        at += it->n_bytes;
-    }
-}
-
 static bool plan_make(plan *p, const model_shape *s, uint64_t seed)
 {
     *p = (plan){.shape = s, .seed = seed};
@@ -224,7 +190,6 @@ static bool plan_make(plan *p, const model_shape *s, uint64_t seed)
             add_gdn(p, i);
         add_moe(p, i);
     }
-    place_items(p);
     return !p->failed;
 }
 
@@ -286,304 +251,37 @@ static void fill(const item *it, uint64_t offset, size_t n, uint8_t *out)
 
 /* ---- Writing ---- */
 
-typedef struct chunk {
-    uint32_t i_item, n;
-    uint64_t offset; /* in the tensor */
-} chunk;
-
-typedef struct writer {
-    const plan *plan;
-    const synth_options *options;
-    calla_error *err;
-    char *dir; /* temporary */
-    int dir_fd;
-    bool made; /* the folder is ours */
-    pool *pool;
-    uint8_t *buffers; /* CHUNK_BYTES per thread */
-    chunk *chunks;    /* of one round */
-    uint32_t n_chunks, max_chunks;
-    int fd;
-    uint64_t data_at, done;
-    _Atomic int fault; /* errno of a worker */
-} writer;
-
-static int write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
+static void fill_tensor(void *user, size_t i, uint64_t offset, size_t n, uint8_t *out)
 {
-    while (n != 0) {
-        const ssize_t k = pwrite(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return k < 0 ? errno : EIO;
-        p += k;
-        n -= (size_t)k;
-        at += (uint64_t)k;
+    const plan *p = user;
+    fill(&p->items[i], offset, n, out);
+}
+
+/* The small files; texts[] are to be freed. */
+#define N_TEXTS 5
+
+static calla_status make_texts(strbuf texts[N_TEXTS], cw_file files[N_TEXTS], size_t *n,
+                               const plan *p, const synth_options *o, calla_error *err)
+{
+    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "chat_template.jinja"};
+    const model_shape *s = p->shape;
+    bool ok = synth_config(&texts[0], s) && synth_generation_config(&texts[1], s) &&
+              synth_tokenizer(&texts[2], synth_n_tokens(s)) && synth_tokenizer_config(&texts[3], s);
+    *n = 4;
+    if (ok && o->chat_template != NULL) {
+        char *data = NULL;
+        size_t n_data = 0;
+        const calla_status st = file_read(o->chat_template, 1u << 20, &data, &n_data, err);
+        if (st != CALLA_OK) return st;
+        ok = strbuf_append(&texts[4], data, n_data);
+        mem_free(data);
+        *n = 5;
     }
-    return 0;
-}
-
-static void write_chunk(void *ctx, uint32_t i_task, uint32_t i_thread)
-{
-    writer *w = ctx;
-    const chunk *c = &w->chunks[i_task];
-    const item *it = &w->plan->items[c->i_item];
-    uint8_t *buf = w->buffers + (size_t)i_thread * CHUNK_BYTES;
-    fill(it, c->offset, c->n, buf);
-    const int e = write_all(w->fd, buf, c->n, w->data_at + it->offset + c->offset);
-    if (e != 0) atomic_store(&w->fault, e);
-}
-
-/* Runs the chunks collected so far, then reports. */
-static calla_status flush_chunks(writer *w, const char *name)
-{
-    pool_run(w->pool, write_chunk, w, w->n_chunks);
-    const int e = atomic_load(&w->fault);
-    if (e != 0) return err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name, strerror(e));
-    for (uint32_t i = 0; i < w->n_chunks; i++)
-        w->done += w->chunks[i].n;
-    w->n_chunks = 0;
-    const synth_options *o = w->options;
-    if (o->progress != NULL && !o->progress(o->user, w->done, w->plan->n_bytes))
-        return err_set(w->err, CALLA_ERR_CANCELLED, "cancelled; nothing was kept");
+    if (!ok) return err_set(err, CALLA_ERR_MEMORY, "no memory for the JSON files");
+    for (size_t i = 0; i < *n; i++)
+        files[i] = (cw_file){names[i], texts[i].data, texts[i].len};
     return CALLA_OK;
-}
-
-static calla_status write_items(writer *w, uint32_t shard, const char *name)
-{
-    calla_status st = CALLA_OK;
-    for (size_t i = 0; i < w->plan->n; i++) {
-        const item *it = &w->plan->items[i];
-        if (it->shard != shard) continue;
-        for (uint64_t at = 0; at < it->n_bytes; at += CHUNK_BYTES) {
-            const uint64_t left = it->n_bytes - at;
-            w->chunks[w->n_chunks++] =
-                (chunk){(uint32_t)i, left < CHUNK_BYTES ? (uint32_t)left : CHUNK_BYTES, at};
-            if (w->n_chunks == w->max_chunks) TRY(flush_chunks(w, name));
-        }
-    }
-    st = flush_chunks(w, name);
-fail:
-    return st;
-}
-
-/* The header of a shard with its length before it, ended by a blank where that makes the data
- * begin at an odd address. */
-static bool shard_header(strbuf *b, const plan *p, uint32_t shard)
-{
-    (void)strbuf_append(b, "\0\0\0\0\0\0\0\0", 8);
-    (void)strbuf_puts(b, "{\"__metadata__\":{\"format\":\"mlx\"}");
-    for (size_t i = 0; i < p->n; i++) {
-        const item *it = &p->items[i];
-        if (it->shard != shard) continue;
-        (void)strbuf_printf(b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", it->name,
-                            it->kind == CODES ? "U32" : "BF16");
-        for (uint32_t d = 0; d < it->n_dims; d++)
-            (void)strbuf_printf(b, "%s%llu", d == 0 ? "" : ",", (unsigned long long)it->dims[d]);
-        (void)strbuf_printf(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)it->offset,
-                            (unsigned long long)it->offset + it->n_bytes);
-    }
-    (void)strbuf_putc(b, '}');
-    if (b->len % 2 == 0) (void)strbuf_putc(b, ' ');
-    for (unsigned i = 0; i < 8 && !b->failed; i++)
-        b->data[i] = (char)((uint64_t)(b->len - 8) >> (8 * i) & 0xff);
-    return !b->failed;
-}
-
-typedef struct file_name {
-    char s[48];
-} file_name;
-
-static file_name shard_name(const plan *p, uint32_t i)
-{
-    file_name f;
-    if (p->n_shards == 1)
-        (void)snprintf(f.s, sizeof f.s, CHECKPOINT_SINGLE);
-    else
-        (void)snprintf(f.s, sizeof f.s, "model-%05u-of-%05u.safetensors", i + 1, p->n_shards);
-    return f;
-}
-
-static calla_status create_file(writer *w, const char *name, int *fd)
-{
-    *fd = openat(w->dir_fd, name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-    if (*fd >= 0) return CALLA_OK;
-    return err_set(w->err, CALLA_ERR_IO, "cannot create %s/%s: %s", w->dir, name, strerror(errno));
-}
-
-static calla_status close_file(writer *w, const char *name, int fd)
-{
-    if (close(fd) == 0) return CALLA_OK;
-    return err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name, strerror(errno));
-}
-
-static calla_status write_shard(writer *w, uint32_t shard)
-{
-    const file_name name = shard_name(w->plan, shard);
-    strbuf head = {0};
-    calla_status st = CALLA_OK;
-    if (!shard_header(&head, w->plan, shard)) {
-        st = err_set(w->err, CALLA_ERR_MEMORY, "no memory for the header of %s", name.s);
-        goto fail;
-    }
-    TRY(create_file(w, name.s, &w->fd));
-    const int e = write_all(w->fd, (const uint8_t *)head.data, head.len, 0);
-    w->data_at = head.len;
-    if (e != 0)
-        st = err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name.s, strerror(e));
-    else
-        st = write_items(w, shard, name.s);
-    const calla_status closed = close_file(w, name.s, w->fd);
-    if (st == CALLA_OK) st = closed;
-fail:
-    strbuf_deinit(&head);
-    return st;
-}
-
-/* Writes and empties a text. */
-static calla_status write_text(writer *w, const char *name, strbuf *text)
-{
-    int fd = -1;
-    calla_status st = CALLA_OK;
-    if (text->failed) {
-        st = err_set(w->err, CALLA_ERR_MEMORY, "no memory for %s", name);
-        goto fail;
-    }
-    TRY(create_file(w, name, &fd));
-    const int e = write_all(fd, (const uint8_t *)text->data, text->len, 0);
-    st = close_file(w, name, fd);
-    if (e != 0) st = err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name, strerror(e));
-fail:
-    strbuf_deinit(text);
-    return st;
-}
-
-static calla_status write_index(writer *w)
-{
-    const plan *p = w->plan;
-    strbuf b = {0};
-    (void)strbuf_printf(&b,
-                        "{\n    \"metadata\": {\n        \"total_size\": %llu\n    },\n"
-                        "    \"weight_map\": {",
-                        (unsigned long long)p->n_bytes);
-    for (size_t i = 0; i < p->n; i++)
-        (void)strbuf_printf(&b, "%s\n        \"%s\": \"%s\"", i == 0 ? "" : ",", p->items[i].name,
-                            shard_name(p, p->items[i].shard).s);
-    (void)strbuf_puts(&b, "\n    }\n}\n");
-    return write_text(w, CHECKPOINT_INDEX, &b);
-}
-
-static calla_status copy_template(writer *w)
-{
-    char *data = NULL;
-    size_t n = 0;
-    strbuf b = {0};
-    if (w->options->chat_template == NULL) return CALLA_OK;
-    const calla_status st = file_read(w->options->chat_template, 1u << 20, &data, &n, w->err);
-    if (st != CALLA_OK) return st;
-    (void)strbuf_append(&b, data, n);
-    mem_free(data);
-    return write_text(w, "chat_template.jinja", &b);
-}
-
-static calla_status write_json_files(writer *w)
-{
-    const model_shape *s = w->plan->shape;
-    calla_status st;
-    strbuf b = {0};
-    (void)synth_config(&b, s);
-    TRY(write_text(w, "config.json", &b));
-    (void)synth_generation_config(&b, s);
-    TRY(write_text(w, "generation_config.json", &b));
-    (void)synth_tokenizer(&b, synth_n_tokens(s));
-    TRY(write_text(w, "tokenizer.json", &b));
-    (void)synth_tokenizer_config(&b, s);
-    TRY(write_text(w, "tokenizer_config.json", &b));
-    TRY(write_index(w));
-    st = copy_template(w);
-fail:
-    return st;
-}
-
-/* ---- The folder ---- */
-
-/* Allocates nothing: it has to work when memory ran out. */
-static void remove_partial(const writer *w)
-{
-    static const char *const names[] = {"config.json",    "generation_config.json",
-                                        "tokenizer.json", "tokenizer_config.json",
-                                        CHECKPOINT_INDEX, "chat_template.jinja"};
-    for (size_t i = 0; w->dir_fd >= 0 && i < sizeof names / sizeof *names; i++)
-        (void)unlinkat(w->dir_fd, names[i], 0);
-    for (uint32_t i = 0; w->dir_fd >= 0 && i < w->plan->n_shards; i++)
-        (void)unlinkat(w->dir_fd, shard_name(w->plan, i).s, 0);
-    (void)rmdir(w->dir);
-}
-
-/* "OUT.partial-PID", made; OUT must not exist, its parent needs room. */
-static calla_status make_dir(writer *w, const char *out)
-{
-    strbuf b = {0};
-    struct stat sb;
-    struct statvfs fs;
-    size_t n = strlen(out);
-    while (n > 1 && out[n - 1] == '/')
-        n--;
-    if (n == 0) return err_set(w->err, CALLA_ERR_ARGUMENT, "expected a new folder, found no name");
-    (void)strbuf_append(&b, out, n);
-    /* Before anything is written: a broken link, too, would only be met by rename(). */
-    if (!b.failed && lstat(b.data, &sb) == 0) {
-        strbuf_deinit(&b);
-        return err_set(w->err, CALLA_ERR_IO, "%s exists already: expected a new folder", out);
-    }
-    if (!strbuf_printf(&b, ".partial-%ld", (long)getpid())) {
-        strbuf_deinit(&b);
-        return err_set(w->err, CALLA_ERR_MEMORY, "no memory for a file name");
-    }
-    w->dir = b.data;
-    if (mkdir(w->dir, 0777) != 0)
-        return err_set(w->err, CALLA_ERR_IO, "cannot make the folder %s: %s", w->dir,
-                       strerror(errno));
-    w->made = true;
-    w->dir_fd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (w->dir_fd < 0)
-        return err_set(w->err, CALLA_ERR_IO, "cannot open the folder %s: %s", w->dir,
-                       strerror(errno));
-    if (fstatvfs(w->dir_fd, &fs) == 0) {
-        const uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
-        if (room < w->plan->n_bytes + SPARE_BYTES)
-            return err_set(w->err, CALLA_ERR_IO,
-                           "%s: not enough room on the disk: expected %llu bytes free, found %llu",
-                           out, (unsigned long long)(w->plan->n_bytes + SPARE_BYTES),
-                           (unsigned long long)room);
-    }
-    return CALLA_OK;
-}
-
-static calla_status write_all_files(writer *w, const char *out)
-{
-    calla_status st;
-    TRY(make_dir(w, out));
-    TRY(pool_create(&w->pool, w->options->n_threads, w->err));
-    const uint32_t n_threads = pool_n_threads(w->pool);
-    w->max_chunks = 16 * n_threads;
-    w->chunks = mem_array(w->max_chunks, sizeof *w->chunks);
-    w->buffers = mem_alloc((size_t)n_threads * CHUNK_BYTES);
-    if (w->chunks == NULL || w->buffers == NULL) {
-        st = err_set(w->err, CALLA_ERR_MEMORY, "no memory for %u buffers", n_threads);
-        goto fail;
-    }
-    for (uint32_t i = 0; i < w->plan->n_shards; i++)
-        TRY(write_shard(w, i));
-    TRY(write_json_files(w));
-    if (rename(w->dir, out) != 0)
-        st = err_set(w->err, CALLA_ERR_IO, "cannot rename %s to %s: %s", w->dir, out,
-                     strerror(errno));
-fail:
-    if (st != CALLA_OK && w->made) remove_partial(w);
-    if (w->dir_fd >= 0) (void)close(w->dir_fd);
-    pool_destroy(w->pool);
-    mem_free(w->chunks);
-    mem_free(w->buffers);
-    mem_free(w->dir);
-    return st;
 }
 
 calla_status synth_write(const char *out, const synth_options *options, uint64_t *n_bytes,
@@ -591,16 +289,25 @@ calla_status synth_write(const char *out, const synth_options *options, uint64_t
 {
     model_shape shape;
     plan p;
+    strbuf texts[N_TEXTS] = {0};
+    cw_file files[N_TEXTS];
+    cw_options o = {.fill = fill_tensor,
+                    .user = &p,
+                    .files = files,
+                    .n_threads = options->n_threads,
+                    .odd = true,
+                    .progress = options->progress,
+                    .progress_user = options->user};
     calla_status st = synth_shape(&shape, options->shape, options->n_layers, err);
     if (st != CALLA_OK) return st;
-    if (plan_make(&p, &shape, options->seed)) {
-        writer w = {.plan = &p, .options = options, .err = err, .dir_fd = -1};
-        st = write_all_files(&w, out);
-        if (n_bytes != NULL) *n_bytes = p.n_bytes;
-    } else {
+    if (!plan_make(&p, &shape, options->seed))
         st = err_set(err, CALLA_ERR_MEMORY, "no memory for the list of tensors");
-    }
-    mem_free(p.items);
+    if (st == CALLA_OK) st = make_texts(texts, files, &o.n_files, &p, options, err);
+    if (st == CALLA_OK) st = ckpt_write(out, &p.list, &o, err);
+    if (n_bytes != NULL) *n_bytes = p.list.n_bytes;
+    for (int i = 0; i < N_TEXTS; i++)
+        strbuf_deinit(&texts[i]);
+    plan_free(&p);
     return st;
 }
 
@@ -665,6 +372,7 @@ uint64_t synth_tensor_bytes(const model_shape *shape)
 {
     plan p;
     const bool ok = plan_make(&p, shape, 0);
-    mem_free(p.items);
-    return ok ? p.n_bytes : 0;
+    const uint64_t n = p.list.n_bytes;
+    plan_free(&p);
+    return ok ? n : 0;
 }
