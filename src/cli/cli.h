@@ -22,6 +22,7 @@
     X(tokenize) \
     X(inspect) \
     X(synth) \
+    X(quantize) \
     X(selftest)
 /* clang-format on */
 

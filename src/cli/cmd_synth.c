@@ -1,11 +1,10 @@
 /* cmd_synth.c - calla synth: a random checkpoint for tests and benchmarks. */
-#include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "cli/signals.h"
 #include "cli/term.h"
 #include "model/synth.h"
 
@@ -44,29 +43,11 @@ const cli_command cli_synth = {
     .main = cmd_synth,
 };
 
-static volatile sig_atomic_t stopped; /* number of the signal */
-
-static void on_signal(int number)
-{
-    stopped = number;
-}
-
 /* Ctrl-C and its like end the work at the next chance, with the partial files removed. */
-static void catch_signals(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = on_signal;
-    (void)sigemptyset(&sa.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        (void)sigaction(numbers[i], &sa, NULL);
-}
-
 static bool on_progress(void *user, uint64_t done, uint64_t total)
 {
     term_progress_update(user, (double)done / 1e6, (double)total / 1e6);
-    return stopped == 0;
+    return signals_stop() == 0;
 }
 
 /* The official template comes with the demo model; without that the checkpoint has none. */
@@ -99,7 +80,7 @@ static int cmd_synth(int argc, char **argv)
         .progress = on_progress,
         .user = &progress,
     };
-    catch_signals();
+    signals_catch_stop();
     term_progress_begin(&progress, "writing", "MB");
     const double start = time_now();
     const calla_status st = synth_write(argv[1], &so, &n_bytes, &err);
@@ -108,7 +89,7 @@ static int cmd_synth(int argc, char **argv)
     mem_free(chat_template);
     if (st != CALLA_OK) {
         (void)cli_fail(&cli_synth, &err);
-        return stopped != 0 ? 128 + (int)stopped : CLI_FAILED;
+        return signals_stop() != 0 ? 128 + signals_stop() : CLI_FAILED;
     }
     fprintf(stderr, "%s: %llu bytes of tensors in %.1f s, %.0f MB/s\n", argv[1],
             (unsigned long long)n_bytes, seconds, (double)n_bytes / 1e6 / seconds);

@@ -102,3 +102,26 @@ void signals_end(void)
     sigaction(SIGTERM, &old_term, NULL);
     atomic_store(&target, NULL);
 }
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int number)
+{
+    stop_signal = number;
+}
+
+void signals_catch_stop(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = on_stop;
+    (void)sigemptyset(&sa.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        (void)sigaction(numbers[i], &sa, NULL);
+}
+
+int signals_stop(void)
+{
+    return (int)stop_signal;
+}

@@ -16,6 +16,11 @@ int signals_received(void);
 
 void signals_end(void);
 
+/* For work without a session that looks between two steps: from now on SIGINT, SIGTERM and SIGHUP
+ * only leave their number in signals_stop(). */
+void signals_catch_stop(void);
+int signals_stop(void);
+
 /* From now on a Ctrl-C outside begin and end does nothing (chat). */
 void signals_ignore_interrupt(void);
 
