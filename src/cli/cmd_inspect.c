@@ -13,7 +13,8 @@
 
 typedef struct inspect_options {
     cli_common common;
-    int tensors, memory, schedule, json;
+    int tensors, memory, schedule, predict, json;
+    const char *chip;
     uint64_t n_ctx, n_parallel;
 } inspect_options;
 
@@ -23,6 +24,11 @@ static const cli_option options[] = {
     CLI_OPT_FLAG(0, "memory", inspect_options, memory, 1, "the memory plan only"),
     CLI_OPT_FLAG(0, "schedule", inspect_options, schedule, 1,
                  "what a GPU does: kernels, dependent stages, bytes"),
+    CLI_OPT_FLAG(0, "predict", inspect_options, predict, 1,
+                 "predicted speed on GPUs, of DIR or else of Qwen3.6-35B-A3B"),
+    CLI_OPT_CHOICE(0, "chip", inspect_options, chip,
+                   "m1-max|m4-pro|m3-ultra|m5-max-26.2|m5-max|h200",
+                   "the GPU for --schedule (default h200) and --predict (default all)"),
     CLI_OPT_UINT(0, "ctx", inspect_options, n_ctx, 1, 1e9, "N",
                  "tokens of context to plan for; default 4096"),
     CLI_OPT_UINT(0, "parallel", inspect_options, n_parallel, 1, 64, "N",
@@ -532,7 +538,7 @@ static calla_status write_report(strbuf *out, const report *r, const inspect_opt
     calla_status st = CALLA_OK;
     if (o->schedule) {
         if (o->json) (void)strbuf_putc(out, '{');
-        st = inspect_schedule(out, &r->shape, r->n_ctx, o->json != 0, err);
+        st = inspect_schedule(out, &r->shape, inspect_chip(o->chip), r->n_ctx, o->json != 0, err);
         if (o->json) (void)strbuf_puts(out, "}\n");
     } else if (o->json) {
         write_json(out, r, o);
@@ -542,12 +548,35 @@ static calla_status write_report(strbuf *out, const report *r, const inspect_opt
     return st;
 }
 
+/* Needs no checkpoint: the real model's shape is known. */
+static calla_status predict(strbuf *out, const inspect_options *o, const char *dir,
+                            calla_error *err)
+{
+    report r = {0};
+    calla_status st =
+        dir == NULL ? synth_shape(&r.shape, "full", 0, err) : collect(&r, o, dir, err);
+    if (st == CALLA_OK)
+        st = inspect_predict(out, &r.shape, inspect_chip(o->chip), o->json != 0, err);
+    release(&r);
+    return st;
+}
+
+static calla_status inspect(strbuf *out, const inspect_options *o, const char *dir,
+                            calla_error *err)
+{
+    report r = {0};
+    if (o->predict) return predict(out, o, dir, err);
+    calla_status st = collect(&r, o, dir, err);
+    if (st == CALLA_OK) st = write_report(out, &r, o, err);
+    release(&r);
+    return st;
+}
+
 static int cmd_inspect(int argc, char **argv)
 {
     inspect_options o = {.common = CLI_COMMON_DEFAULTS};
     int n_args = 0;
     calla_error err;
-    report r = {0};
     strbuf out = {0};
     int rc = cli_parse(&cli_inspect, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
@@ -555,13 +584,7 @@ static int cmd_inspect(int argc, char **argv)
         return cli_usage_error(&cli_inspect, "--schedule: the cpu backend has no schedule");
     if (n_args > 0 && o.common.model != NULL)
         return cli_usage_error(&cli_inspect, "expected DIR or -m, found both");
-    if (collect(&r, &o, n_args > 0 ? argv[1] : o.common.model, &err) != CALLA_OK) {
-        release(&r);
-        return cli_fail(&cli_inspect, &err);
-    }
-    const calla_status st = write_report(&out, &r, &o, &err);
-    release(&r);
-    if (st != CALLA_OK) {
+    if (inspect(&out, &o, n_args > 0 ? argv[1] : o.common.model, &err) != CALLA_OK) {
         strbuf_deinit(&out);
         return cli_fail(&cli_inspect, &err);
     }

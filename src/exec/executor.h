@@ -166,8 +166,11 @@ calla_status exec_gpu_pack(exec_pack *out, const model_shape *shape, const exec_
                            calla_error *err);
 
 /* What a GPU would be asked to do, without one: the dispatches of a decode step (n_tokens 1..16,
- * one token each of as many sequences) or of a prefill chunk, at a context of n_ctx tokens. */
-calla_status exec_gpu_schedule(const model_shape *shape, bool prefill, uint32_t n_tokens,
-                               uint32_t n_ctx, exec_stage_fn fn, void *user, calla_error *err);
+ * one token each of as many sequences) or of a prefill chunk, at a context of n_ctx tokens. chip
+ * (exec/predict.h): NULL for an H200. */
+typedef struct exec_chip exec_chip;
+calla_status exec_gpu_schedule(const model_shape *shape, const exec_chip *chip, bool prefill,
+                               uint32_t n_tokens, uint32_t n_ctx, exec_stage_fn fn, void *user,
+                               calla_error *err);
 
 #endif

@@ -94,4 +94,15 @@ case $(cat "$tmp/err") in
 *) is 'stopped: exit code' 143 $rc; has 'stopped' 'nothing was kept' "$(cat "$tmp/err")" ;;
 esac
 is 'stopped: nothing is left' '' "$(ls -d "$tmp"/c* 2>/dev/null)"
+# ---- Predictions need no checkpoint of the real model ----
+run inspect --predict --chip m5-max; is '--predict' 0 $rc
+has '--predict' 'Predictions, not measurements' "$out"
+has '--predict' '    131072 ' "$out"
+run inspect --predict --json; is '--predict --json' 0 $rc
+has '--predict --json' '{"chips": [{"chip": "m1-max"' "$out"
+run inspect --predict models/nano --chip h200; is '--predict DIR' 0 $rc
+case $out in *131072*) fail 'no longer than the model' "$out" ;; *) pass ;; esac
+run inspect --schedule --chip m5-max --ctx 256 models/nano; is '--schedule --chip' 0 $rc
+refuses 2 'm1-max' inspect --predict --chip m9
+
 finish

@@ -425,7 +425,8 @@ static void test_shapes(void **state)
     s.expert_width = s.shared_width = 65536;
     s.hidden = 65536;
     s.n_layers = s.full_interval;
-    assert_int_equal(exec_gpu_schedule(&s, false, 1, 100, NULL, NULL, &err), CALLA_ERR_UNSUPPORTED);
+    assert_int_equal(exec_gpu_schedule(&s, NULL, false, 1, 100, NULL, NULL, &err),
+                     CALLA_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "4 GiB"));
     model_weights w = m.weights; /* as of a checkpoint that was not quantised */
     w.embed.type = MAT_BF16;

@@ -1,11 +1,17 @@
-/* The schedule of a step without a device: buffers have sizes and no contents. The kernels are
- * those of an H100 or H200. */
+/* The schedule of a step without a device: buffers have sizes and no contents. */
 #include "base/mem.h"
 #include "exec/gpu/gpu.h"
+#include "exec/predict.h"
 
 struct gpu_buffer {
     uint64_t bytes;
 };
+
+typedef struct paper {
+    gpu_device base;
+    uint32_t n_cores;
+    gpu_mm native_mm;
+} paper;
 
 static void paper_destroy(gpu_device *d)
 {
@@ -14,8 +20,8 @@ static void paper_destroy(gpu_device *d)
 
 static void paper_limits(gpu_device *d, gpu_limits *out)
 {
-    (void)d;
-    *out = (gpu_limits){.name = "schedule", .n_cores = 132, .native_mm = GPU_MM_WGMMA};
+    const paper *p = (const paper *)(const void *)d;
+    *out = (gpu_limits){.name = "schedule", .n_cores = p->n_cores, .native_mm = p->native_mm};
 }
 
 static calla_status paper_buffer_create(gpu_device *d, gpu_memory kind, uint64_t bytes,
@@ -75,17 +81,27 @@ static void report(const gpu_recording *r, exec_stage_fn fn, void *user)
     }
 }
 
-calla_status exec_gpu_schedule(const model_shape *shape, bool prefill, uint32_t n_tokens,
-                               uint32_t n_ctx, exec_stage_fn fn, void *user, calla_error *err)
+static gpu_device *paper_device(const exec_chip *chip)
+{
+    paper *p = mem_alloc(sizeof *p);
+    if (p == NULL) return NULL;
+    p->base.ops = &paper_ops;
+    p->n_cores = chip != NULL ? chip->n_cores : 132;
+    p->native_mm = chip != NULL ? (gpu_mm)chip->native_mm : GPU_MM_WGMMA;
+    return &p->base;
+}
+
+calla_status exec_gpu_schedule(const model_shape *shape, const exec_chip *chip, bool prefill,
+                               uint32_t n_tokens, uint32_t n_ctx, exec_stage_fn fn, void *user,
+                               calla_error *err)
 {
     const uint32_t most = prefill ? GPU_CHUNK_MAX : GPU_DECODE_MAX;
     if (n_tokens == 0 || n_tokens > most || n_ctx < (prefill ? n_tokens : 1u))
         return err_set(err, CALLA_ERR_ARGUMENT,
                        "a %s takes 1 to %u tokens within the context, found %u of %u",
                        prefill ? "prefill chunk" : "decode step", most, n_tokens, n_ctx);
-    gpu_device *dev = mem_alloc(sizeof *dev);
+    gpu_device *dev = paper_device(chip);
     if (dev == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a schedule");
-    dev->ops = &paper_ops;
     const exec_options o = {.chunk_tokens = prefill ? n_tokens : 0};
     executor *base;
     calla_status st = gpu_exec_create(&base, dev, shape, NULL, &o, err);
