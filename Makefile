@@ -90,6 +90,7 @@ LIB_DIRS := base format model kernels exec exec/cpu exec/gpu exec/gpu/simt exec/
 LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
+CHECK_SRC := $(sort $(wildcard src/check/*.c))
 include mk/cuda.mk
 include mk/gpu.mk
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ) $(SIMT_OBJ)
@@ -117,7 +118,7 @@ $(BUILD)/page.c: tools/embed.sh $(PAGE)
 $(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/flags.txt
 	$(Q)$(COMPILE) $(DIAG) -MMD -MP -c $< -o $@
 
-$(BUILD)/calla: $(CLI_OBJ) $(BUILD)/libcalla.a
+$(BUILD)/calla: $(CLI_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(EDIT_LDLIBS)
 
 # Files that change only when what they record changes.
@@ -140,7 +141,7 @@ include mk/install.mk
 -include mk/neon.mk
 
 # For editors and clang-tidy; written from the variables above, so it is right without a build.
-DB_SRC := $(LIB_SRC) $(CLI_SRC) $(TEST_SRC)
+DB_SRC := $(LIB_SRC) $(CHECK_SRC) $(CLI_SRC) $(TEST_SRC)
 compile_commands.json: FORCE
 	@printf '%s\n' $(foreach s,$(DB_SRC),'$(s) $(call isa,$(s))') | \
 	    COMPILE='$(subst ','\'',$(COMPILE) $(EDIT_CPPFLAGS) -Itests $(WARN))' BUILD='$(BUILD)' \
@@ -156,7 +157,7 @@ help: ## this page
 	    $(filter-out %.d config.mk,$(MAKEFILE_LIST))
 	@sed -n '/^#   [A-Z]/s/^# //p' Makefile
 
--include $(patsubst %.o,%.d,$(wildcard $(LIB_OBJ) $(CLI_OBJ)))
+-include $(patsubst %.o,%.d,$(wildcard $(LIB_OBJ) $(CLI_OBJ) $(CHECK_OBJ)))
 FORCE:
 .PHONY: all clean help need-libs FORCE
 .SUFFIXES:

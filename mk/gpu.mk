@@ -25,16 +25,13 @@ $(BUILD)/%.o: %.cpp $(BUILD)/cxx-flags.txt
 	@mkdir -p $(@D)
 	$(Q)$(CXX_COMPILE) $(CXX_WARN) $(EXTRA) -MMD -MP -c $< -o $@
 
-# Every tests/gpu/check_X.c defines check_X_cases[].
+# The checks (src/check) are part of the program as well; tests/gpu has the emulator's own.
+CHECK_OBJ      := $(CHECK_SRC:%.c=$(BUILD)/%.o)
 GPU_CHECK_SRC  := $(sort $(wildcard tests/gpu/*.c))
 GPU_CHECK_CXX  := $(sort $(wildcard tests/gpu/*.cpp))
 GPU_CHECK_OBJ  := $(GPU_CHECK_SRC:%.c=$(BUILD)/%.o) $(GPU_CHECK_CXX:%.cpp=$(BUILD)/%.o)
-GPU_FAMILIES   := $(patsubst tests/gpu/check_%.c,%,$(wildcard tests/gpu/check_*.c))
-$(GPU_CHECK_OBJ): EXTRA := -Itests -DGPU_FAMILIES='$(foreach f,$(GPU_FAMILIES),F($(f)))'
-$(GPU_CHECK_OBJ): $(BUILD)/gpu-families.txt
-$(BUILD)/gpu-families.txt: FORCE
-	$(call record,$(GPU_FAMILIES))
-$(BUILD)/calla-gpu-check: $(GPU_CHECK_OBJ) $(BUILD)/libcalla.a
+$(GPU_CHECK_OBJ): EXTRA := -Itests
+$(BUILD)/calla-gpu-check: $(GPU_CHECK_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
 
 gpu_tests = 'gpu=$(BUILD)/calla-gpu-check'

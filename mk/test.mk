@@ -178,7 +178,7 @@ format: ## clang-format on every source
 format-check: ## is everything formatted?
 	@clang-format --dry-run --Werror $(FORMAT_SRC)
 tidy: compile_commands.json ## clang-tidy on the library and the program
-	@printf '%s\n' $(LIB_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
+	@printf '%s\n' $(LIB_SRC) $(CHECK_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
 	    sh tools/tidy.sh
 deps: ## install the libraries that a build needs
 	@CC='$(CC)' sh tools/deps.sh build

@@ -9,9 +9,10 @@ BEGIN {
     may["model"]  = " base format model "
     may["kernels"] = " kernels "
     may["exec"]   = " base format model kernels exec "
+    may["check"]  = " base model kernels exec engine check "
     may["engine"] = " base format model kernels exec text engine "
     may["server"] = " base text engine server "
-    may["cli"]    = " base format model exec text engine server cli "
+    may["cli"]    = " base format model exec check text engine server cli "
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     split(FILENAME, at, "/")

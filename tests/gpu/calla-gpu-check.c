@@ -6,18 +6,16 @@
 
 #include "base/fpenv.h"
 #include "base/mem.h"
-#include "check_priv.h"
+#include "check/check_priv.h"
 
-#define F(family) extern const check_case check_##family##_cases[];
-GPU_FAMILIES
-#undef F
+/* Of the emulator itself; behind those of check_families. */
+extern const check_case check_simt_cases[];
 
-static const check_case *const families[] = {
-#define F(family) check_##family##_cases,
-    GPU_FAMILIES
-#undef F
-};
-#define N_FAMILIES (sizeof families / sizeof *families)
+static const check_case *family(size_t i)
+{
+    if (i < check_n_families) return check_families[i];
+    return i == check_n_families ? check_simt_cases : NULL;
+}
 
 typedef struct options {
     const char *device, *only;
@@ -69,51 +67,29 @@ static void close_device(check *c)
     c->dev = NULL;
 }
 
-static void release(check *c)
-{
-    for (uint32_t i = 0; i < c->n_buffers; i++)
-        c->dev->ops->buffer_destroy(c->dev, c->buffers[i]);
-    for (uint32_t i = 0; i < c->n_blocks; i++)
-        mem_free_aligned(c->blocks[i]);
-    c->n_buffers = c->n_blocks = 0;
-}
-
-static uint64_t name_hash(const char *s)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *s != '\0'; s++)
-        h = (h ^ (uint8_t)*s) * 0x100000001b3u;
-    return h;
-}
-
 /* Values depend on the seed, the case's name and the draw alone, so that it can be run alone. */
 static bool run_case(check *c, const check_case *k, const options *o)
 {
     const bool simt = strcmp(o->device, "simt") == 0;
     const uint32_t n = (k->flags & CHECK_BENCH) != 0 ? 1 : o->n_draws;
-    c->name = k->name;
-    c->failed = false;
     c->worst = 0;
-    for (uint32_t i = 0; i < n && !c->failed; i++) {
-        c->rng = (o->seed + i) * 0x2545f4914f6cdd1du + name_hash(k->name);
-        c->shape[0] = '\0';
+    for (uint32_t i = 0; i < n; i++) {
         if (simt) open_device(c, o, o->seed + i - 1); /* the first of seed 1 in ascending order */
-        k->run(c);
-        release(c);
+        check_draw(c, k, o->seed + i);
         if (simt) close_device(c);
-        if (c->failed) {
-            printf("FAIL %s (%s): %s\n", k->name, c->shape, c->failure);
-            printf(
-                "     again: build/calla-gpu-check --device %s --seed %llu --draws 1 --only %s%s\n",
-                o->device, (unsigned long long)(o->seed + i), k->name, o->fast ? " --fast" : "");
-        }
+        if (!c->failed) continue;
+        printf("FAIL %s (%s): %s\n", k->name, c->shape, c->failure);
+        printf("     again: build/calla-gpu-check --device %s --seed %llu --draws 1 --only %s%s\n",
+               o->device, (unsigned long long)(o->seed + i), k->name, o->fast ? " --fast" : "");
+        (void)fflush(stdout);
+        return false;
     }
-    if (!c->failed && c->worst > 0)
+    if (c->worst > 0)
         printf("ok   %s: worst error %.2f of the bound\n", k->name, c->worst);
-    else if (!c->failed)
+    else
         printf("ok   %s\n", k->name);
     (void)fflush(stdout);
-    return !c->failed;
+    return true;
 }
 
 /* list: parts of names, or =NAME, with commas between. */
@@ -149,8 +125,8 @@ static int run_all(const options *o)
     c.peak_tflops = o->peak_tflops;
     if (strcmp(o->device, "simt") != 0) open_device(&c, o, 0);
     printf("device %s, seed %llu, %u draws\n", o->device, (unsigned long long)o->seed, o->n_draws);
-    for (size_t f = 0; f < N_FAMILIES; f++)
-        for (const check_case *k = families[f]; k->name != NULL; k++) {
+    for (size_t f = 0; family(f) != NULL; f++)
+        for (const check_case *k = family(f); k->name != NULL; k++) {
             if (!wanted(k, o)) continue;
             if (run_case(&c, k, o))
                 n_passed++;
@@ -219,8 +195,8 @@ int main(int argc, char **argv)
     }
     (void)fpenv_flush_denormals();
     if (!o.list) return run_all(&o);
-    for (size_t f = 0; f < N_FAMILIES; f++)
-        for (const check_case *k = families[f]; k->name != NULL; k++)
+    for (size_t f = 0; family(f) != NULL; f++)
+        for (const check_case *k = family(f); k->name != NULL; k++)
             puts(k->name);
     return 0;
 }

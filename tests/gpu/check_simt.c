@@ -1,7 +1,7 @@
 /* The emulator itself: wrong kernels are caught, right ones are not, failures are reported once. */
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "exec/gpu/simt/simt.h"
 #include "simt_wrong.h"
 

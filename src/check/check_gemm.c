@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "exec/gpu/ops_gemm.h"
 #include "kernels/kmath.h"
 #include "kernels/ref_gemm.h"

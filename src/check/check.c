@@ -1,4 +1,4 @@
-#include "check.h"
+#include "check/check.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 #include "base/ck.h"
 #include "base/mem.h"
-#include "check_priv.h"
+#include "check/check_priv.h"
 
 const model_shape check_nano = {.n_layers = 8,
                                 .hidden = 256,
@@ -53,7 +53,7 @@ const model_shape check_35b = {.n_layers = 40,
 
 static void die(const char *what)
 {
-    fprintf(stderr, "calla-gpu-check: %s\n", what);
+    fprintf(stderr, "calla: kernel check: %s\n", what);
     exit(2);
 }
 
@@ -337,4 +337,41 @@ void check_bound_f32(check *c, const char *what, const float *got, const double 
 {
     for (uint64_t i = 0; i < rows * cols && !c->failed; i++)
         close_enough(c, what, i, cols, got[i], want[i], bound[i]);
+}
+
+/* ---- Draws ---- */
+
+/* check_X_cases of check_X.c */
+#define FAMILIES(F)     F(attn) F(basic) F(driver) F(gdn) F(gemm) F(gemv) F(products) F(util)
+#define DECLARE(family) extern const check_case check_##family##_cases[];
+#define CASES(family)   check_##family##_cases,
+FAMILIES(DECLARE)
+const check_case *const check_families[] = {FAMILIES(CASES)};
+const size_t check_n_families = sizeof check_families / sizeof *check_families;
+
+static uint64_t name_hash(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s != '\0'; s++)
+        h = (h ^ (uint8_t)*s) * 0x100000001b3u;
+    return h;
+}
+
+static void release(check *c)
+{
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        c->dev->ops->buffer_destroy(c->dev, c->buffers[i]);
+    for (uint32_t i = 0; i < c->n_blocks; i++)
+        mem_free_aligned(c->blocks[i]);
+    c->n_buffers = c->n_blocks = 0;
+}
+
+void check_draw(check *c, const check_case *k, uint64_t seed)
+{
+    c->name = k->name;
+    c->failed = false;
+    c->rng = seed * 0x2545f4914f6cdd1du + name_hash(k->name);
+    c->shape[0] = '\0';
+    k->run(c);
+    release(c);
 }

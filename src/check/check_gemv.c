@@ -1,7 +1,7 @@
 /* gemv.h: projections, router, experts of decode; every switch, one to sixteen tokens. */
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "kernels/ref_basic.h"
 #include "kernels/ref_gemv.h"
 

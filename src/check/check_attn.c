@@ -1,7 +1,7 @@
 /* attn.h and attn_mma.h: decode and prefill attention. */
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "kernels/args_util.h"
 #include "kernels/ref_attn.h"
 

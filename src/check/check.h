@@ -6,11 +6,11 @@
  * Owns:    buffers and host blocks of a case live until the draw ends.
  * Errors:  the first failure of a draw is kept; later ones are ignored. check_view() and
  * check_host() end the program when there is no memory, so cases need not test them. How to:
- * tests/gpu/check_X.c defines `const check_case check_X_cases[]`, the last row empty; the build
- * finds the file. Denormals are flushed, so references have the kernels' bits.
+ * src/check/check_X.c defines `const check_case check_X_cases[]`, the last row empty; FAMILIES of
+ * check.c names X. Denormals are flushed, so references have the kernels' bits.
  */
-#ifndef CALLA_TESTS_GPU_CHECK_H
-#define CALLA_TESTS_GPU_CHECK_H
+#ifndef CALLA_CHECK_CHECK_H
+#define CALLA_CHECK_CHECK_H
 
 #include "base/attrs.h"
 #include "exec/gpu/ops.h"

@@ -2,7 +2,7 @@
  * failures. Kernels of util.h move words whose values tell in which order they ran. */
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "kernels/args_util.h"
 
 #define CELLS   48u

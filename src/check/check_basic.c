@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "engine/sampler.h"
 #include "kernels/ref_basic.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "check.h"
+#include "check/check.h"
 
 #define N_BANKS 4u /* the experts of forty layers would be 18 GB; a bank is used by ten layers */
 

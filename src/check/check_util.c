@@ -1,7 +1,7 @@
 /* util.h, and the harness itself. */
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "kernels/args_util.h"
 
 static void fill_and_copy(check *c)

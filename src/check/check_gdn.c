@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "check.h"
+#include "check/check.h"
 #include "exec/gpu/ops_gdn.h"
 #include "kernels/kmath.h"
 #include "kernels/ref_gdn.h"
