@@ -39,16 +39,28 @@ static matrix new_matrix(check *c, uint32_t rows, uint32_t cols)
     return m;
 }
 
+/* The reference that the context's products of rows of cols are to be held against. */
+static void reference(const gpu_context *g, uint32_t n, uint32_t rows, uint32_t cols,
+                      const uint16_t *x, const uint32_t *rows_of, const uint32_t *codes,
+                      const uint32_t *sb, double *sum, double *magnitude)
+{
+    if (gemm_is_exact(g, cols))
+        ref_gemm_codes(n, rows, cols, x, rows_of, codes, sb, sum, magnitude);
+    else
+        ref_gemm(n, rows, cols, x, rows_of, codes, sb, sum, magnitude);
+}
+
 /* Rows r0 .. r0 + n_rows - 1 of W, all tokens, y being [n][rows]. */
-static void compare_dense(check *c, const matrix *m, uint32_t n, const uint16_t *x,
-                          const float *before, const float *y, uint32_t r0, uint32_t n_rows)
+static void compare_dense(check *c, const gpu_context *g, const matrix *m, uint32_t n,
+                          const uint16_t *x, const float *before, const float *y, uint32_t r0,
+                          uint32_t n_rows)
 {
     const uint32_t cols = m->q.cols;
     const uint64_t count = (uint64_t)n * n_rows;
     double *want = check_host(c, count * 8), *bound = check_host(c, count * 8);
     float *got = check_host(c, count * 4);
-    ref_gemm(n, n_rows, cols, x, NULL, m->codes + (uint64_t)r0 * (cols / 8),
-             m->sb + (uint64_t)r0 * (cols / 64), want, bound);
+    reference(g, n, n_rows, cols, x, NULL, m->codes + (uint64_t)r0 * (cols / 8),
+              m->sb + (uint64_t)r0 * (cols / 64), want, bound);
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t at = i / n_rows * m->q.rows + r0 + i % n_rows;
         got[i] = y[at];
@@ -83,8 +95,8 @@ static void dense(check *c, gpu_context *g, uint32_t n, uint32_t rows, uint32_t 
     check_same_f32(c, "the last token alone", check_fetch(c, one_y), y + (uint64_t)(n - 1) * rows,
                    1, rows);
     const uint32_t window = rows < 200 ? rows : 200;
-    compare_dense(c, &m, n, x, add ? before : NULL, y, 0, window);
-    compare_dense(c, &m, n, x, add ? before : NULL, y, rows - window, window);
+    compare_dense(c, g, &m, n, x, add ? before : NULL, y, 0, window);
+    compare_dense(c, g, &m, n, x, add ? before : NULL, y, rows - window, window);
 }
 
 static void dense_nano(check *c, bool no_inline)
@@ -105,6 +117,23 @@ static void dense_inline(check *c)
 static void dense_wide(check *c)
 {
     dense_nano(c, true);
+}
+
+/* The main loop over codes in memory, where the rows allow it. */
+static void use_codes(check *c, gpu_context *g)
+{
+    if (check_on_emulator(c)) g->native_mm = GPU_MM_CODES;
+}
+
+static void dense_codes(check *c)
+{
+    static const uint32_t tokens[] = {1, 5, 16, 31, 32, 33, 47, 100};
+    static const uint32_t shapes[][2] = {{1544, 256}, {256, 512}, {264, 64},
+                                         {134, 2048}, {8, 256},   {130, 768}};
+    gpu_context *g = check_context(c, &check_nano);
+    const uint32_t i = check_below(c, 6);
+    use_codes(c, g);
+    dense(c, g, CHECK_PICK(c, tokens), shapes[i][0], shapes[i][1], check_below(c, 2) != 0);
 }
 
 static void dense_portable(check *c)
@@ -179,6 +208,44 @@ static void permutation(check *c)
     for (uint32_t i = 0; i < n; i++)
         want[i] = x[GMM_COLUMN(i)];
     check_same_u16(c, "y", check_fetch(c, vy), want, n / 32, 32);
+}
+
+/* gmm_sums and gmm_gather. */
+static void sums(check *c)
+{
+    gpu_context *g = check_context(c, &check_nano);
+    const uint32_t n = 1 + check_below(c, 40), cols = 256 * (1 + check_below(c, 8));
+    const uint32_t slots = 1 + check_below(c, 60);
+    const gmm_sums_args a = {cols};
+    check_shape(c, "%u of %u x %u", slots, n, cols);
+    const uint16_t *x = check_bf16s(c, (uint64_t)n * cols, -1, 1);
+    uint32_t *token = check_host(c, 4ull * slots);
+    uint16_t *want = check_host(c, 2ull * slots * cols);
+    for (uint32_t i = 0; i < slots; i++) {
+        token[i] = check_below(c, n);
+        memcpy(want + (uint64_t)i * cols, x + (uint64_t)token[i] * cols, 2ull * cols);
+    }
+    const gpu_view vx = check_view(c, "x", 2ull * n * cols, x);
+    const gpu_view vy = check_view(c, "y", 2ull * slots * cols, NULL);
+    const gpu_view all = check_view(c, "sums", 4ull * n * (cols / 64), NULL);
+    const gpu_view some = check_view(c, "slots' sums", 4ull * slots * (cols / 64), NULL);
+    rec_dispatch(g->rec, KERNEL_gmm_sums, n, 1);
+    rec_read(g->rec, vx);
+    rec_write(g->rec, all);
+    rec_args(g->rec, &a, sizeof a);
+    rec_dispatch(g->rec, KERNEL_gmm_gather, slots, 1);
+    rec_read(g->rec, vx);
+    rec_read(g->rec, check_view(c, "slot_token", 4ull * slots, token));
+    rec_write(g->rec, vy);
+    rec_write(g->rec, some);
+    rec_args(g->rec, &a, sizeof a);
+    if (!check_run(c)) return;
+    float *of_all = check_host(c, all.bytes), *of_some = check_host(c, some.bytes);
+    ref_gmm_sums(n, cols, x, of_all);
+    ref_gmm_sums(slots, cols, want, of_some);
+    check_same_f32(c, "sums", check_fetch(c, all), of_all, n, cols / 64);
+    check_same_u16(c, "y", check_fetch(c, vy), want, slots, cols);
+    check_same_f32(c, "slots' sums", check_fetch(c, some), of_some, slots, cols / 64);
 }
 
 /* ---- Router ---- */
@@ -306,14 +373,14 @@ typedef struct slot_work {
 } slot_work;
 
 /* h of a slot from its token, y of it from the device's h, each within its bound. */
-static void compare_slot(check *c, const moe *m, uint32_t slot, uint32_t expert, uint32_t token,
-                         const slot_work *k)
+static void compare_slot(check *c, const gpu_context *ctx, const moe *m, uint32_t slot,
+                         uint32_t expert, uint32_t token, const slot_work *k)
 {
     const uint32_t w = m->s->expert_width, hidden = m->s->hidden;
     const uint32_t *up = m->bank + (uint64_t)expert * slab_words(m->s),
                    *up_sb = up + w * hidden / 4;
     const uint32_t *down = up_sb + w * hidden / 32, *down_sb = down + w * hidden / 8;
-    ref_gemm(1, 2 * w, hidden, m->xn, &token, up, up_sb, k->sum, k->mag);
+    reference(ctx, 1, 2 * w, hidden, m->xn, &token, up, up_sb, k->sum, k->mag);
     for (uint32_t j = 0; j < w; j++) {
         const double g = k->sum[2 * j], u = k->sum[2 * j + 1], silu = g / (1 + exp(-g));
         const double eg = k->mag[2 * j] * relative_bound(hidden);
@@ -325,7 +392,7 @@ static void compare_slot(check *c, const moe *m, uint32_t slot, uint32_t expert,
         k->got[j] = kx_bf16_load(k->h[(uint64_t)slot * w + j]);
     }
     check_bound_f32(c, "h", k->got, k->want, k->bound, 1, w);
-    ref_gemm(1, hidden, w, k->h, &slot, down, down_sb, k->want, k->mag);
+    reference(ctx, 1, hidden, w, k->h, &slot, down, down_sb, k->want, k->mag);
     for (uint32_t j = 0; j < hidden; j++) {
         k->bound[j] = k->mag[j] * relative_bound(w) + fabs(k->want[j]) * (0x1p-8 + 0x1p-20);
         k->got[j] = kx_bf16_load(k->y[(uint64_t)slot * hidden + j]);
@@ -358,7 +425,7 @@ static void compare_moe(check *c, const gpu_context *g, const moe *m, uint32_t n
         uint32_t expert = m->s->n_experts;
         for (uint32_t p = 0; slot < m->n * u && p < m->n * u; p++)
             if (lists[m->l.slot_of / 4 + p] == slot) expert = m->ids[p];
-        compare_slot(c, m, slot, expert, lists[m->l.slot_token / 4 + slot], &k);
+        compare_slot(c, g, m, slot, expert, lists[m->l.slot_token / 4 + slot], &k);
     }
     const moe_combine_args a = {m->n, u, m->s->hidden};
     ref_moe_combine(&a, k.y, lists + m->l.slot_of / 4, m->weights, m->x);
@@ -399,6 +466,18 @@ static void moe_wide(check *c)
     g->off[GPU_SW_inline_dequant] = true;
     g->off[GPU_SW_tile32] = check_below(c, 2) != 0;
     const moe m = new_moe(c, &check_nano, draw_n(c), true);
+    moe_case(c, g, &m, 40);
+}
+
+/* Up with codes as they lie and down on tiles, as the demonstration model; or both with codes. */
+static void moe_codes(check *c)
+{
+    model_shape s = check_nano;
+    if (check_below(c, 2) != 0) s.expert_width = s.shared_width = 256;
+    gpu_context *g = check_context(c, &s);
+    use_codes(c, g);
+    g->off[GPU_SW_tile32] = check_below(c, 4) == 0;
+    const moe m = new_moe(c, &s, draw_n(c), check_below(c, 2) != 0);
     moe_case(c, g, &m, 40);
 }
 
@@ -535,6 +614,8 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"gemm_dense_35b", dense_35b, CHECK_ON_DEVICE},
                                        {"gemm_dense_35b_portable", dense_portable, CHECK_ON_DEVICE},
                                        {"gemm_dense_35b_wide", dense_35b_wide, CHECK_ON_DEVICE},
+                                       {"gemm_dense_codes", dense_codes, 0},
+                                       {"gemm_sums", sums, 0},
                                        {"gemm_expand", expansion, 0},
                                        {"gemm_permute", permutation, 0},
                                        {"gemm_router", router_nano, 0},
@@ -543,6 +624,7 @@ const check_case check_gemm_cases[] = {{"gemm_dense", dense_inline, 0},
                                        {"moe", moe_nano, 0},
                                        {"moe_tile16", moe_tile16, 0},
                                        {"moe_wide", moe_wide, 0},
+                                       {"moe_codes", moe_codes, 0},
                                        {"moe_host_lists", moe_host, 0},
                                        {"moe_35b", moe_35b, CHECK_ON_DEVICE},
                                        {"moe_35b_wide", moe_35b_wide, CHECK_ON_DEVICE},

@@ -61,4 +61,10 @@ typedef struct gmm_permute_args {
 } gmm_permute_args;
 KARGS_SIZE(gmm_permute_args, 4);
 
+/* Sums of rows of bf16 by groups of 64. */
+typedef struct gmm_sums_args {
+    uint32_t cols;
+} gmm_sums_args;
+KARGS_SIZE(gmm_sums_args, 4);
+
 #endif

@@ -670,3 +670,108 @@ GMM_DENSE_WIDE(gmm_wide_add, GMM_ADD)
 GMM_EXPERTS(4, 4, false)
 GMM_EXPERTS(2, 2, false)
 GMM_EXPERTS(wide, 4, true)
+
+/* ---- The main loop over codes in memory (prim_gmm.h) ---- */
+
+/* Of 8 elements, ascending; then of the 8 lanes of a group of 64 by the tree 4, 2, 1. */
+KFN float gmm_sum8(uint4 v)
+{
+    float s = kx_bf16_load(v.x & 0xffffu);
+    s = s + kx_bf16_load(v.x >> 16);
+    s = s + kx_bf16_load(v.y & 0xffffu);
+    s = s + kx_bf16_load(v.y >> 16);
+    s = s + kx_bf16_load(v.z & 0xffffu);
+    s = s + kx_bf16_load(v.z >> 16);
+    s = s + kx_bf16_load(v.w & 0xffffu);
+    s = s + kx_bf16_load(v.w >> 16);
+    s = s + simd_xor_f32(s, 4);
+    s = s + simd_xor_f32(s, 2);
+    return s + simd_xor_f32(s, 1);
+}
+
+/* gmm_sums: sums of the rows of x by groups of 64.
+ * shapes  x [n][cols] bf16, cols % 256 == 0; sums [n][cols / 64]
+ * grid    n
+ * cost    n cols 2.0625 bytes
+ * ref     ref_gmm_sums, bitwise */
+KERNEL(gmm_sums, 128, KIN(0, ushort, x), KOUT(1, float, sums), KARG(2, gmm_sums_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const ulong row = (ulong)gx * a.cols;
+    for (uint i = tid; i < a.cols / 8; i += 128) {
+        const float s = gmm_sum8(ld16h(x + row, 8 * i));
+        if (i % 8 == 0) sums[gx * (a.cols / 64) + i / 8] = s;
+    }
+}
+KERNEL_END
+
+/* gmm_gather: the rows of x in the order of slots, and their sums.
+ * shapes  x [n][cols] bf16, cols % 256 == 0; slot_token [slots]; y [slots][cols]; sums as gmm_sums
+ * grid    slots
+ * cost    slots cols 4.0625 bytes
+ * ref     slot_token; ref_gmm_sums, bitwise */
+KERNEL(gmm_gather, 128, KIN(0, ushort, x), KIN(1, uint, slot_token), KOUT(2, ushort, y),
+       KOUT(3, float, sums), KARG(4, gmm_sums_args, a))
+{
+    KCTX;
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const ulong from = (ulong)slot_token[gx] * a.cols, to = (ulong)gx * a.cols;
+    for (uint i = tid; i < a.cols / 8; i += 128) {
+        const uint4 v = ld16h(x + from, 8 * i);
+        const float s = gmm_sum8(v);
+        st16h(y + to, 8 * i, v);
+        if (i % 8 == 0) sums[gx * (a.cols / 64) + i / 8] = s;
+    }
+}
+KERNEL_END
+
+/* codes_set, codes_add: as gemm_q4; sums: of x, by gmm_sums.
+ * grid    ceil(rows / 128) x ceil(n / 32)
+ * memory  none
+ * ref     ref_gemm_codes, within its tolerance */
+#define CODES_DENSE(name, MODE)                                                                    \
+    KERNEL(name, 128, KIN(0, ushort, x), KIN(1, float, sums), KIN(2, uint, codes),                 \
+           KIN(3, uint, sb), KOUT(4, float, y), KARG(5, gemm_args, a))                             \
+    {                                                                                              \
+        KCTX;                                                                                      \
+        PDL_LAUNCH();                                                                              \
+        PDL_WAIT();                                                                                \
+        gmm_tile t;                                                                                \
+        t.x0 = 32 * gy, t.n_x = kmin(32u, a.n - t.x0), t.w0 = 128 * gx;                            \
+        t.n_w = kmin(128u, a.rows - t.w0), t.cols = a.cols;                                        \
+        if (32 * sg < t.n_w) gmm_codes<32, MODE>(t, x, sums, codes, sb, a.rows, y, lane, sg);      \
+    }                                                                                              \
+    KERNEL_END
+CODES_DENSE(codes_set, GMM_SET)
+CODES_DENSE(codes_add, GMM_ADD)
+
+/* codes_up_*, codes_down_*: as moe_up_* and moe_down_* for tiles of 32 and of 16 slots, x by
+ * gmm_gather, sums of x or h.
+ * grid    ceil(rows / 128) x the most tiles there can be; groups beyond the list do nothing
+ * memory  none
+ * ref     ref_gemm_codes, within its tolerance */
+#define CODES_EXPERT_BODY(BM, MODE, pitch, to)                                                     \
+    KCTX;                                                                                          \
+    PDL_LAUNCH();                                                                                  \
+    PDL_WAIT();                                                                                    \
+    if (gy < n_map[a.list]) {                                                                      \
+        const uint4 m = ld16(map, 4 * gy);                                                         \
+        DPTR(const uint) slab = bank + (ulong)m.x * a.slab;                                        \
+        gmm_tile t;                                                                                \
+        t.x0 = m.y, t.n_x = m.z, t.w0 = 128 * gx;                                                  \
+        t.n_w = kmin(128u, a.rows - t.w0), t.cols = a.cols;                                        \
+        if (32 * sg < t.n_w)                                                                       \
+            gmm_codes<BM, MODE>(t, x, sums, slab + a.codes, slab + a.sb, pitch, to, lane, sg);     \
+    }
+#define CODES_EXPERTS(BM)                                                                          \
+    KERNEL(codes_up_##BM, 128, KIN(0, ushort, x), KIN(1, float, sums), KIN(2, uint, n_map),        \
+           KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, h), KARG(6, moe_gemm_args, a))   \
+    {CODES_EXPERT_BODY(BM, GMM_UP, a.rows / 2, h)} KERNEL_END KERNEL(                              \
+        codes_down_##BM, 128, KIN(0, ushort, x), KIN(1, float, sums), KIN(2, uint, n_map),         \
+        KIN(3, uint, map), KIN(4, uint, bank), KOUT(5, ushort, y), KARG(6, moe_gemm_args, a))      \
+    {CODES_EXPERT_BODY(BM, GMM_DOWN, a.rows, y)} KERNEL_END
+CODES_EXPERTS(32)
+CODES_EXPERTS(16)

@@ -466,4 +466,11 @@ KFN void gmm_run(const gmm_tile &, const ushort *, const uint *, const uint *, c
 
 #endif
 
+/* Metal's: never launched. */
+template <uint BM, int MODE, typename Y>
+KFN void gmm_codes(const gmm_tile &, const ushort *, const float *, const uint *, const uint *,
+                   uint, Y *, uint, uint)
+{
+}
+
 #endif

@@ -18,14 +18,17 @@
 
 #if defined(__CUDACC__)
 #include "kernels/prim_mm_cuda.h"
+#elif defined(__METAL_VERSION__)
+#include "kernels/prim_mm_metal.h"
 #else
 #include "kernels/prim_mm_simt.h"
 #endif
 
-/* Element e of a lane: two neighbours in a row, rows 8 apart, then the next 8 columns. */
 #define mm_mac(acc, A, a_pitch, B, b_pitch) mm_mac_lane(acc, A, a_pitch, B, b_pitch, lane)
 #define mm_mac_turned(acc, A, a_pitch, B, b_pitch)                                                 \
     mm_mac_turned_lane(acc, A, a_pitch, B, b_pitch, lane)
+#if !defined(MM_EACH)
+/* Element e of a lane: two neighbours in a row, rows 8 apart, then the next 8 columns. */
 #define MM_EACH(acc, row, col, v)                                                                  \
     UNROLL for (uint v##_e = 0; v##_e < 16;                                                        \
                 v##_e++) if (THREF(float) v = (acc).v[v##_e];                                      \
@@ -37,5 +40,6 @@ KFN void mm_zero(THREF(mm_acc) acc)
 {
     UNROLL for (uint i = 0; i < 16; i++) acc.v[i] = 0.0f;
 }
+#endif
 
 #endif

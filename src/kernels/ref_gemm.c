@@ -59,6 +59,22 @@ void ref_gemm_codes(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x,
     product(n, rows, cols, x, rows_of, codes, sb, false, sum, magnitude);
 }
 
+void ref_gmm_sums(uint32_t n, uint32_t cols, const uint16_t *x, float *sums)
+{
+    for (uint64_t i = 0; i < (uint64_t)n * (cols / 64); i++) {
+        float s[8];
+        for (uint32_t l = 0; l < 8; l++) {
+            s[l] = kx_bf16_load(x[64 * i + 8 * l]);
+            for (uint32_t j = 1; j < 8; j++)
+                s[l] = s[l] + kx_bf16_load(x[64 * i + 8 * l + j]);
+        }
+        for (uint32_t m = 4; m != 0; m /= 2)
+            for (uint32_t l = 0; l < m; l++)
+                s[l] = s[l] + s[l + m];
+        sums[i] = s[0];
+    }
+}
+
 /* rsqrt(mean of x^2 + eps) as gemm_router sums it. */
 static float router_inverse(const float *x, uint32_t cols, float eps)
 {

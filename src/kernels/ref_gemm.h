@@ -21,6 +21,9 @@ void ref_gemm_codes(uint32_t n, uint32_t rows, uint32_t cols, const uint16_t *x,
                     const uint32_t *rows_of, const uint32_t *codes, const uint32_t *sb, double *sum,
                     double *magnitude);
 
+/* sums [n][cols / 64] of x [n][cols]. */
+void ref_gmm_sums(uint32_t n, uint32_t cols, const uint16_t *x, float *sums);
+
 void ref_gemm_router(const gemm_router_args *a, const float *x, const float *norm,
                      const uint32_t *codes, const uint32_t *sb, float *y);
 

@@ -142,7 +142,7 @@ void op_moe(gpu_context *g, uint32_t n, gpu_view x, gpu_view norm, gpu_view ids,
 /* ---- prefill products (ops_gemm.c) ---- */
 
 /* Bytes that g->mm must have for batches of up to n tokens, by the context's switches: activations
- * in the order of the native main loop, or expanded weights without inline_dequant. 0: none. */
+ * as the native main loop reads them, or expanded weights without inline_dequant. 0: none. */
 uint64_t op_mm_scratch(const gpu_context *g, uint32_t n);
 /* y [T][rows] (=, or += when add) W in; in [T][cols] bf16. */
 void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add, gpu_view y);

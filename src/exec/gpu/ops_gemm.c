@@ -32,8 +32,14 @@ bool gemm_is_permuted(const gpu_context *g)
 
 bool gemm_is_exact(const gpu_context *g, uint32_t cols)
 {
-    (void)g, (void)cols;
-    return false;
+    return g->native_mm == GPU_MM_CODES && g->mm.buf != NULL && !g->off[GPU_SW_tensor_main] &&
+           !is_wide(g) && cols % 256 == 0;
+}
+
+/* Codes from byte off on, and every stride bytes again, can be an operand as they lie there. */
+static bool is_codes(const gpu_context *g, gpu_view w, uint64_t off, uint64_t stride, uint32_t cols)
+{
+    return gemm_is_exact(g, cols) && (w.off + off) % 128 == 0 && stride % 128 == 0;
 }
 
 enum { MM_DENSE, MM_UP, MM_DOWN };
@@ -57,6 +63,12 @@ static uint64_t dense_max(const model_shape *s)
     return a > b ? a : b;
 }
 
+/* Of sums by groups of n rows, with room to the next. */
+static uint64_t sums_bytes(uint64_t n, uint32_t cols)
+{
+    return (4 * n * (cols / 64) + 255) & ~255ull;
+}
+
 uint64_t op_mm_scratch(const gpu_context *g, uint32_t n)
 {
     const model_shape *s = g->shape;
@@ -65,10 +77,29 @@ uint64_t op_mm_scratch(const gpu_context *g, uint32_t n)
         const uint64_t dense = dense_max(s);
         return 2 * (bank > dense ? bank : dense);
     }
-    if (g->native_mm != GPU_MM_WGMMA || g->off[GPU_SW_tensor_main]) return 0;
+    if (g->native_mm == GPU_MM_TILES || g->off[GPU_SW_tensor_main]) return 0;
     const uint32_t vw = shape_gdn_v_width(s), q = shape_q_width(s);
-    const uint32_t out = vw > q ? vw : q;
-    return 2ull * n * (out > s->hidden ? out : s->hidden);
+    const uint32_t out = vw > q ? vw : q, widest = out > s->hidden ? out : s->hidden;
+    if (g->native_mm == GPU_MM_WGMMA) return 2ull * n * widest;
+    const uint64_t n_slots = (uint64_t)n * (s->n_experts_used + 1);
+    const uint64_t dense = sums_bytes(n, widest), down = sums_bytes(n_slots, s->expert_width);
+    const uint64_t up = sums_bytes(n_slots, s->hidden) + 2 * n_slots * s->hidden;
+    const uint64_t most = up > dense ? up : dense;
+    return most > down ? most : down;
+}
+
+/* Records the sums of x [n][cols] to g->mm; returns what holds them. */
+static gpu_view sum_rows(gpu_context *g, gpu_view x, uint32_t n, uint32_t cols)
+{
+    const gmm_sums_args a = {cols};
+    const gpu_view sums = gpu_sub(g->mm, 0, 4ull * n * (cols / 64));
+    rec_label(g->rec, "sums");
+    rec_dispatch(g->rec, KERNEL_gmm_sums, n, 1);
+    rec_read(g->rec, gpu_sub(x, 0, 2ull * n * cols));
+    rec_write(g->rec, sums);
+    rec_args(g->rec, &a, sizeof a);
+    rec_cost(g->rec, 2.0625 * n * cols, 0);
+    return sums;
 }
 
 /* Records the permutation of x [n][cols] to g->mm; returns what holds it. */
@@ -113,7 +144,8 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
     const gemm_args a = {n, w->rows, w->cols, add};
     const double elements = (double)w->rows * w->cols;
     const bool native = gemm_is_native(g) && w->rows % 2 == 0;
-    gpu_view wide = {0};
+    const bool codes = is_codes(g, w->codes, 0, 0, w->cols);
+    gpu_view wide = {0}, sums = {0};
     in = gpu_sub(in, 0, 2ull * n * w->cols);
     y = gpu_sub(y, 0, 4ull * n * w->rows);
     if (is_wide(g)) {
@@ -121,14 +153,20 @@ void op_gemm(gpu_context *g, uint32_t n, gpu_view in, const gpu_q4 *w, bool add,
         wide = expand(g, w->codes, w->sb, &e);
     }
     if (native && !is_wide(g)) in = permute(g, in, n, w->cols);
+    if (codes) sums = sum_rows(g, in, n, w->cols);
     const uint32_t n_groups = is_wide(g) ? 4 : groups(g, MM_DENSE);
     const kernel_id k = native       ? native_dense(g, add)
+                        : codes      ? (add ? KERNEL_codes_add : KERNEL_codes_set)
                         : is_wide(g) ? KERNEL_gemm_wide
                                      : KERNEL_gemm_q4;
     rec_label(g->rec, "gemm");
-    rec_dispatch(g->rec, k, div_up(w->rows, native ? 64 * n_groups : 64),
+    rec_dispatch(g->rec, k,
+                 div_up(w->rows, native  ? 64 * n_groups
+                                 : codes ? 128
+                                         : 64),
                  div_up(n, native ? 128 : 32));
     rec_read(g->rec, in);
+    if (codes) rec_read(g->rec, sums);
     if (is_wide(g)) {
         rec_read(g->rec, wide);
     } else {
@@ -269,9 +307,10 @@ typedef struct experts {
     uint32_t n;
 } experts;
 
-/* One list of tiles of one product. kernels: full and short tiles. */
+/* One list of tiles of one product. second: the tokens of slots, sums, or none. */
 static void product_list(const experts *e, const moe_gemm_args *a, kernel_id k, uint32_t height,
-                         uint32_t width, bool gather, gpu_view x, gpu_view weights, gpu_view out)
+                         uint32_t width, gpu_view x, gpu_view second, gpu_view weights,
+                         gpu_view out)
 {
     recorder *r = e->g->rec;
     const uint64_t map = a->list == MOE_MAP_FULL ? e->l.full : e->l.tails;
@@ -281,7 +320,7 @@ static void product_list(const experts *e, const moe_gemm_args *a, kernel_id k, 
                                  : tiles_max(e->g->shape, e->n, height);
     rec_dispatch(r, k, div_up(a->rows, width), n_tiles);
     rec_read(r, x);
-    if (gather) rec_read(r, gpu_sub(e->scratch, e->l.slot_token, 4ull * e->l.n_slots));
+    if (second.buf != NULL) rec_read(r, second);
     rec_read(r, gpu_sub(e->scratch, e->l.n_map, 64));
     rec_read(r, gpu_sub(e->scratch, map, 16ull * e->l.tiles_max));
     rec_read(r, weights);
@@ -296,6 +335,65 @@ static kernel_id native_expert(bool wide, uint32_t n_groups, bool up)
     return up ? KERNEL_gmm_up_2 : KERNEL_gmm_down_2;
 }
 
+/* Records the rows of x in the order of slots, and their sums, to g->mm. */
+static gpu_view gather_rows(const experts *e, gpu_view x, uint32_t cols, gpu_view *sums)
+{
+    recorder *r = e->g->rec;
+    const gmm_sums_args a = {cols};
+    const uint64_t n = e->l.n_slots;
+    const gpu_view y = gpu_sub(e->g->mm, sums_bytes(n, cols), 2 * n * cols);
+    *sums = gpu_sub(e->g->mm, 0, 4 * n * (cols / 64));
+    rec_label(r, "gather");
+    rec_dispatch(r, KERNEL_gmm_gather, e->l.n_slots, 1);
+    rec_read(r, x);
+    rec_read(r, gpu_sub(e->scratch, e->l.slot_token, 4 * n));
+    rec_write(r, y);
+    rec_write(r, *sums);
+    rec_args(r, &a, sizeof a);
+    rec_cost(r, 4.0625 * (double)n * cols, 0);
+    return y;
+}
+
+/* The kernels of a product: its full tiles and its short ones (of another width), and what they
+ * read besides activations and weights. */
+typedef struct product_kind {
+    kernel_id full, tail;
+    uint32_t height, width, tail_width;
+    gpu_view x, second;
+} product_kind;
+
+static product_kind kind_of(const experts *e, const moe_gemm_args *a, bool gather, gpu_view x)
+{
+    gpu_context *g = e->g;
+    const bool wide = is_wide(g);
+    const gpu_view tokens = gpu_sub(e->scratch, e->l.slot_token, 4ull * e->l.n_slots);
+    product_kind k = {.full = gather ? (wide ? KERNEL_moe_up_wide_32 : KERNEL_moe_up_32)
+                                     : (wide ? KERNEL_moe_down_wide_32 : KERNEL_moe_down_32),
+                      .tail = gather ? (wide ? KERNEL_moe_up_wide_16 : KERNEL_moe_up_16)
+                                     : (wide ? KERNEL_moe_down_wide_16 : KERNEL_moe_down_16),
+                      .height = 32,
+                      .width = 64,
+                      .tail_width = 128,
+                      .x = x};
+    if (gather) k.second = tokens;
+    if (gemm_is_native(g)) {
+        const uint32_t n_groups = wide ? 4 : groups(g, gather ? MM_UP : MM_DOWN);
+        if (gather && !wide) k.x = permute(g, x, e->n, a->cols);
+        k.full = native_expert(wide, n_groups, gather);
+        k.height = e->plan.full;
+        k.width = 64 * n_groups;
+    } else if (is_codes(g, e->bank->slabs, 4ull * a->codes, 4ull * a->slab, a->cols)) {
+        if (gather)
+            k.x = gather_rows(e, x, a->cols, &k.second);
+        else
+            k.second = sum_rows(g, x, e->l.n_slots, a->cols);
+        k.full = gather ? KERNEL_codes_up_32 : KERNEL_codes_down_32;
+        k.tail = gather ? KERNEL_codes_up_16 : KERNEL_codes_down_16;
+        k.width = 128;
+    }
+    return k;
+}
+
 /* h or y of all slots: up when gather. The cost is booked on the first list. */
 static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, gpu_view out)
 {
@@ -303,6 +401,8 @@ static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, 
     const bool wide = is_wide(g);
     const uint32_t n_mats = e->plan.n_experts + 1;
     const double elements = (double)n_mats * a.rows * a.cols;
+    const double cost = elements * (wide ? 2 : 0.5625) + (double)x.bytes + (double)out.bytes;
+    const double flops = 2.0 * e->l.n_slots * a.rows * a.cols;
     gpu_view weights = gpu_sub(e->bank->slabs, 0, (uint64_t)n_mats * e->bank->slab_bytes);
     if (wide) {
         const gemm_expand_args x_args = {n_mats, a.rows, a.cols, a.codes, a.sb, a.slab};
@@ -310,28 +410,15 @@ static void product(const experts *e, moe_gemm_args a, bool gather, gpu_view x, 
         a.codes = a.sb = 0;
         a.slab = a.rows * a.cols / 2;
     }
-    const double cost = elements * (wide ? 2 : 0.5625) + (double)x.bytes + (double)out.bytes;
-    const double flops = 2.0 * e->l.n_slots * a.rows * a.cols;
-    if (gemm_is_native(g)) {
-        const uint32_t n_groups = wide ? 4 : groups(g, gather ? MM_UP : MM_DOWN);
-        if (gather && !wide) x = permute(g, x, e->n, a.cols);
-        rec_label(g->rec, gather ? "experts up" : "experts down");
-        product_list(e, &a, native_expert(wide, n_groups, gather), e->plan.full, 64 * n_groups,
-                     gather, x, weights, out);
-        rec_cost(g->rec, cost, flops);
-        return;
-    }
-    const kernel_id full = gather ? (wide ? KERNEL_moe_up_wide_32 : KERNEL_moe_up_32)
-                                  : (wide ? KERNEL_moe_down_wide_32 : KERNEL_moe_down_32);
-    const kernel_id tail = gather ? (wide ? KERNEL_moe_up_wide_16 : KERNEL_moe_up_16)
-                                  : (wide ? KERNEL_moe_down_wide_16 : KERNEL_moe_down_16);
+    const product_kind k = kind_of(e, &a, gather, x);
     rec_label(g->rec, gather ? "experts up" : "experts down");
     if (e->plan.full != 0) {
-        product_list(e, &a, full, 32, 64, gather, x, weights, out);
+        product_list(e, &a, k.full, k.height, k.width, k.x, k.second, weights, out);
         rec_cost(g->rec, cost, flops);
     }
+    if (e->plan.tail == 0) return;
     a.list = MOE_MAP_SHORT;
-    product_list(e, &a, tail, 16, 128, gather, x, weights, out);
+    product_list(e, &a, k.tail, 16, k.tail_width, k.x, k.second, weights, out);
     if (e->plan.full == 0) rec_cost(g->rec, cost, flops);
 }
 
