@@ -77,6 +77,16 @@ typedef struct exec_stage {
 } exec_stage;
 typedef void (*exec_stage_fn)(void *user, const exec_stage *stage);
 
+/* Places where the residual stream of a forward pass can be looked at. */
+typedef enum exec_point {
+    EXEC_POINT_EMBED,  /* before layer 0 */
+    EXEC_POINT_MIX,    /* a layer's Gated DeltaNet or attention has been added */
+    EXEC_POINT_EXPERTS /* and its experts: the layer's output */
+} exec_point;
+/* x[t][hidden], t < n_tokens: row t is base + t * stride. Valid during the call. */
+typedef void (*exec_tap_fn)(void *user, uint32_t i_layer, exec_point point, const float *base,
+                            size_t stride, uint32_t n_tokens);
+
 typedef struct exec_ops {
     const char *name; /* "cpu" */
     /* Prompt tokens in one call that also takes a step of sequences that generate: so many that
@@ -131,6 +141,10 @@ typedef struct exec_ops {
     calla_status (*ablate)(executor *ex, const char *list, calla_error *err);
     calla_status (*profile)(executor *ex, bool prefill, uint32_t n_tokens, uint32_t n_ctx,
                             exec_stage_fn fn, void *user, calla_error *err);
+    /* For comparisons: from now on run() hands every point of every layer to fn, in order, for the
+     * tokens of the call in order (calls of one segment only). NULL: no more. Results stay the
+     * same; a GPU becomes slow. NULL where there is nothing to look at. */
+    void (*tap)(executor *ex, exec_tap_fn fn, void *user);
 } exec_ops;
 
 struct executor {

@@ -148,7 +148,7 @@ static void run_case(calla_engine *e, const json_value *test_case, checker *c)
 }
 
 /* All cases of at most max_tokens, prompt and reply. Returns the worst |dlogit|. */
-static double run_cases(calla_engine *e, size_t max_tokens, const char *kv)
+ATTR_UNUSED static double run_cases(calla_engine *e, size_t max_tokens, const char *kv)
 {
     checker c = {0};
     size_t n_run = 0;
@@ -187,7 +187,7 @@ static bool on_nll_row(void *user, size_t i, const float *logits, int32_t n_voca
     return true;
 }
 
-static void check_perplexity(calla_engine *e, const char *name, double bar)
+ATTR_UNUSED static void check_perplexity(calla_engine *e, const char *name, double bar)
 {
     static int32_t ids[MAX_IDS];
     const json_value *g = json_get(golden.root, "perplexity");

@@ -58,6 +58,8 @@ typedef struct cpu_exec {
     pool *pool;
     uint32_t n_threads, chunk;
     calla_kv_type kv_type;
+    exec_tap_fn tap; /* NULL: none */
+    void *tap_user;
     uint64_t scratch_bytes; /* of `scratch` */
     uint8_t *scratch;       /* everything below, except per-sequence state */
 

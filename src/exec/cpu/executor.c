@@ -337,6 +337,13 @@ static calla_status op_restore(executor *base, exec_seq *dst, const exec_seq *sr
     return CALLA_OK;
 }
 
+static void op_tap(executor *base, exec_tap_fn fn, void *user)
+{
+    cpu_exec *ex = self(base);
+    ex->tap = fn;
+    ex->tap_user = user;
+}
+
 static const exec_ops ops = {
     .name = "cpu",
     .piece_tokens = 64,
@@ -349,6 +356,7 @@ static const exec_ops ops = {
     .seq_position = op_seq_position,
     .seq_reset = op_seq_reset,
     .run = op_run,
+    .tap = op_tap,
     .seq_image_bytes = op_image_bytes,
     .seq_save = op_seq_save,
     .seq_load = op_seq_load,

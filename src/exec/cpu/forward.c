@@ -42,6 +42,12 @@ static void residual_task(void *p, uint32_t t, uint32_t i_thread)
     norm_token(c->ex, t, c->norm);
 }
 
+static void show(const cpu_exec *ex, uint32_t i_layer, exec_point point)
+{
+    if (ex->tap != NULL)
+        ex->tap(ex->tap_user, i_layer, point, ex->x.base, ex->x.stride, ex->n_tokens);
+}
+
 static void layers(cpu_exec *ex)
 {
     const model_shape *s = ex->shape;
@@ -49,6 +55,7 @@ static void layers(cpu_exec *ex)
     uint32_t i_gdn = 0, i_full = 0;
     forward_ctx c = {ex, l[0].input_norm};
     pool_run(ex->pool, embed_task, &c, ex->n_tokens);
+    show(ex, 0, EXEC_POINT_EMBED);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         if (shape_is_full(s, i))
             attention_block(ex, i, i_full++);
@@ -56,7 +63,9 @@ static void layers(cpu_exec *ex)
             gdn_block(ex, i, i_gdn++);
         c.norm = l[i].post_norm;
         pool_run(ex->pool, residual_task, &c, ex->n_tokens);
+        show(ex, i, EXEC_POINT_MIX);
         moe_block(ex, i, i + 1 < s->n_layers ? l[i + 1].input_norm : NULL);
+        show(ex, i, EXEC_POINT_EXPERTS);
     }
 }
 

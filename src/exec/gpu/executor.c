@@ -173,6 +173,13 @@ calla_status gpu_mm_reserve(gpu_exec *ex, calla_error *err)
     return st;
 }
 
+static void op_tap(executor *base, exec_tap_fn fn, void *user)
+{
+    gpu_exec *ex = gpu_self(base);
+    ex->tap = fn;
+    ex->tap_user = user;
+}
+
 static const char *const switch_names[GPU_SW_COUNT] = {
 #define S(name) #name,
     GPU_SWITCHES(S)
@@ -228,6 +235,7 @@ static exec_ops make_ops(const char *name)
         .copy_bandwidth = gpu_copy_bandwidth,
         .ablate = op_ablate,
         .profile = gpu_profile,
+        .tap = op_tap,
     };
 }
 

@@ -37,7 +37,7 @@ static gpu_attn attn_of(const gpu_exec *ex, const gpu_layer *l, uint32_t i_full)
     return a;
 }
 
-static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len, gpu_view tok)
+static void decode_mix(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len, gpu_view tok)
 {
     const model_shape *s = ex->shape;
     const gpu_layer *l = &ex->w.layers[i];
@@ -47,8 +47,6 @@ static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len,
     const gpu_view x = f32_rows(t->x, n, s->hidden);
     const gpu_view y = f32_rows(t->y, n, l->in.rows);
     const gpu_view o = f32_rows(t->o, n, l->out.cols);
-    const gpu_view ids = f32_rows(t->ids, n, s->n_experts_used);
-    const gpu_view weights = f32_rows(t->weights, n, s->n_experts_used + 1);
     const gpu_view none = {NULL, 0, 0};
     rec_label(ex->rec, full ? "A1 in" : "G1 in");
     op_gemv(g, n, x, n, l->input_norm, none, &l->in, t->op, y);
@@ -63,10 +61,20 @@ static void decode_layer(gpu_exec *ex, uint32_t i, uint32_t n, uint32_t max_len,
     }
     rec_label(ex->rec, full ? "A4 out" : "G3 out");
     op_gemv_add(g, n, o, &l->out, t->op, x);
+}
+
+static void decode_experts(gpu_exec *ex, uint32_t i, uint32_t n)
+{
+    const model_shape *s = ex->shape;
+    const gpu_layer *l = &ex->w.layers[i];
+    const gpu_scratch *t = &ex->s;
+    const gpu_view x = f32_rows(t->x, n, s->hidden);
+    const gpu_view ids = f32_rows(t->ids, n, s->n_experts_used);
+    const gpu_view weights = f32_rows(t->weights, n, s->n_experts_used + 1);
     rec_label(ex->rec, "M1 router");
-    op_router(g, n, x, l->post_norm, &l->router, t->router, ids, weights);
+    op_router(&ex->ctx, n, x, l->post_norm, &l->router, t->router, ids, weights);
     rec_label(ex->rec, "M2 experts");
-    op_moe(g, n, x, l->post_norm, ids, weights, &l->bank, t->op);
+    op_moe(&ex->ctx, n, x, l->post_norm, ids, weights, &l->bank, t->op);
 }
 
 /* n_x: tokens of the batch, of which rows_of names n. */
@@ -78,15 +86,21 @@ static void logits_of_rows(gpu_exec *ex, uint32_t n, uint32_t n_x, gpu_view rows
             &ex->w.lm_head, ex->s.op, logits);
 }
 
+static void embed(gpu_exec *ex, uint32_t n, gpu_view tok)
+{
+    rec_label(ex->rec, "embed");
+    op_embed(&ex->ctx, n, tok, &ex->w.embed, ex->w.inv_freq,
+             f32_rows(ex->s.x, n, ex->shape->hidden), f32_rows(ex->s.rope, n, MODEL_ROTARY_DIM));
+}
+
 static void decode_layers(gpu_exec *ex, uint32_t n, uint32_t max_len, gpu_view tok)
 {
-    const model_shape *s = ex->shape;
     rec_reset(ex->rec);
-    rec_label(ex->rec, "embed");
-    op_embed(&ex->ctx, n, tok, &ex->w.embed, ex->w.inv_freq, f32_rows(ex->s.x, n, s->hidden),
-             f32_rows(ex->s.rope, n, MODEL_ROTARY_DIM));
-    for (uint32_t i = 0; i < s->n_layers; i++)
-        decode_layer(ex, i, n, max_len, tok);
+    embed(ex, n, tok);
+    for (uint32_t i = 0; i < ex->shape->n_layers; i++) {
+        decode_mix(ex, i, n, max_len, tok);
+        decode_experts(ex, i, n);
+    }
 }
 
 void gpu_record_decode(gpu_exec *ex, uint32_t n, uint32_t max_len, uint32_t n_logits)
@@ -164,18 +178,11 @@ static void prefill_experts(gpu_exec *ex, uint32_t i, uint32_t n, bool plan)
                    f32_rows(t->x, n, s->hidden));
 }
 
-static void prefill_embed(gpu_exec *ex, uint32_t n)
-{
-    rec_label(ex->rec, "embed");
-    op_embed(&ex->ctx, n, ex->s.tok, &ex->w.embed, ex->w.inv_freq,
-             f32_rows(ex->s.x, n, ex->shape->hidden), f32_rows(ex->s.rope, n, MODEL_ROTARY_DIM));
-}
-
 void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_len,
                         uint32_t first_layer, uint32_t end_layer)
 {
     rec_reset(ex->rec);
-    if (first_layer == 0) prefill_embed(ex, n);
+    if (first_layer == 0) embed(ex, n, ex->s.tok);
     for (uint32_t i = first_layer; i < end_layer; i++) {
         prefill_mix(ex, i, n, n_segs, max_len);
         prefill_experts(ex, i, n, true);
@@ -205,6 +212,44 @@ static calla_status run_once(gpu_exec *ex, calla_error *err)
     calla_status st = gpu_submit_recorded(ex, true, &p, &ticket, err);
     if (st == CALLA_OK) st = ex->dev->ops->wait(ex->dev, ticket, NULL, err);
     if (p != NULL) ex->dev->ops->program_destroy(ex->dev, p);
+    return st;
+}
+
+/* Runs what is recorded and shows the residual stream. */
+static calla_status run_shown(gpu_exec *ex, uint32_t i_layer, exec_point point, uint32_t n,
+                              float *host, calla_error *err)
+{
+    calla_status st = run_once(ex, err);
+    if (st == CALLA_OK)
+        st = ex->dev->ops->read(ex->dev, host, f32_rows(ex->s.x, n, ex->shape->hidden), err);
+    if (st == CALLA_OK) ex->tap(ex->tap_user, i_layer, point, host, ex->shape->hidden, n);
+    rec_reset(ex->rec);
+    return st;
+}
+
+/* All layers, point by point: of a decode step when n_segs is 0, else of a prefill chunk. */
+static calla_status layers_shown(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_len,
+                                 calla_error *err)
+{
+    float *host = mem_array((size_t)n * ex->shape->hidden, sizeof *host);
+    if (host == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory to show a layer's output");
+    rec_reset(ex->rec);
+    embed(ex, n, ex->s.tok);
+    calla_status st = run_shown(ex, 0, EXEC_POINT_EMBED, n, host, err);
+    for (uint32_t i = 0; i < ex->shape->n_layers && st == CALLA_OK; i++) {
+        if (n_segs == 0)
+            decode_mix(ex, i, n, max_len, ex->s.tok);
+        else
+            prefill_mix(ex, i, n, n_segs, max_len);
+        st = run_shown(ex, i, EXEC_POINT_MIX, n, host, err);
+        if (st != CALLA_OK) break;
+        if (n_segs == 0)
+            decode_experts(ex, i, n);
+        else
+            prefill_experts(ex, i, n, true);
+        st = run_shown(ex, i, EXEC_POINT_EXPERTS, n, host, err);
+    }
+    mem_free(host);
     return st;
 }
 
@@ -252,15 +297,21 @@ static calla_status decode_step(gpu_exec *ex, const exec_segment *const *segs, u
     if (st == CALLA_OK && n_logits != 0)
         st = ops->write(ex->dev, gpu_sub(ex->s.rows_of, 0, 4ull * n_logits), rows_of, err);
     if (st != CALLA_OK) return st;
-    cached_program *c = gpu_find_program(ex, key);
     uint64_t ticket = 0;
-    if (c->program == NULL) {
+    cached_program *c = ex->tap == NULL ? gpu_find_program(ex, key) : NULL;
+    if (c == NULL) {
+        st = layers_shown(ex, n, 0, key.max_len, err);
+        if (st == CALLA_OK && n_logits != 0) {
+            logits_of_rows(ex, n_logits, n, gpu_sub(ex->s.rows_of, 0, 4ull * n_logits));
+            st = run_once(ex, err);
+        }
+    } else if (c->program == NULL) {
         gpu_record_decode(ex, n, key.max_len, n_logits);
         st = gpu_submit_recorded(ex, false, &c->program, &ticket, err);
     } else {
         st = ops->submit(ex->dev, c->program, &ticket, err);
     }
-    if (st == CALLA_OK) st = ops->wait(ex->dev, ticket, NULL, err);
+    if (st == CALLA_OK && c != NULL) st = ops->wait(ex->dev, ticket, NULL, err);
     for (uint32_t i = 0; i < n_logits && st == CALLA_OK; i++)
         st = ops->read(ex->dev, segs[rows_of[i]]->logits, gpu_sub(ex->s.logits, i * row, row), err);
     return st;
@@ -347,7 +398,7 @@ static calla_status layer_routed_by_host(gpu_exec *ex, uint32_t i, uint32_t n, u
     uint8_t *host = mem_alloc((size_t)(ids.bytes + bytes));
     if (host == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for routing lists");
     rec_reset(ex->rec);
-    if (i == 0) prefill_embed(ex, n);
+    if (i == 0) embed(ex, n, ex->s.tok);
     prefill_mix(ex, i, n, n_segs, max_len);
     calla_status st = run_once(ex, err);
     if (st == CALLA_OK) st = ops->read(ex->dev, host, ids, err);
@@ -370,6 +421,7 @@ static calla_status run_layers(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32
     const uint32_t step = layers_at_once(ex, n, max_len), all = ex->shape->n_layers;
     const uint32_t bound = gpu_len_bucket(max_len);
     calla_status st = CALLA_OK;
+    if (ex->tap != NULL) return layers_shown(ex, n, n_segs, bound, err);
     if (ex->ctx.off[GPU_SW_gpu_routing]) {
         for (uint32_t i = 0; i < all && st == CALLA_OK; i++)
             st = layer_routed_by_host(ex, i, n, n_segs, bound, err);

@@ -93,7 +93,9 @@ typedef struct gpu_exec {
     uint64_t use_count;
     tok_entry *tok_host; /* [chunk] */
     seg_entry *seg_host;
-    float *host; /* one head's state */
+    float *host;     /* one head's state */
+    exec_tap_fn tap; /* NULL: none */
+    void *tap_user;
 } gpu_exec;
 
 /* executor.c */
