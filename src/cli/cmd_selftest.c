@@ -2,6 +2,7 @@
  *
  * Kernels: every variant that the CPU has against the plain C reference, on matrices of the model
  * and at its widths. Model: results that must be equal bit for bit are compared so. */
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -10,14 +11,21 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "cli/selftest.h"
 #include "exec/cpu/kernels.h"
 
 typedef struct selftest_options {
     cli_common common;
+    const char *report;
 } selftest_options;
 
 static const cli_option options[] = {
     CLI_ROW_MODEL(selftest_options, common),
+    CLI_ROW_BACKEND(selftest_options, common),
+    CLI_OPT_TEXT(0, "report", selftest_options, report, "FILE",
+                 "also write what was found, with the machine and all times, as text to attach to "
+                 "an issue"),
+    CLI_ROW_PACK_DIR(selftest_options, common),
     CLI_ROW_LOG_LEVEL(selftest_options, common),
     CLI_OPT_END,
 };
@@ -27,9 +35,12 @@ static int cmd_selftest(int argc, char **argv);
 const cli_command cli_selftest = {
     .name = "selftest",
     .summary = "check this build on this machine",
-    .about = "Compares the CPU kernels with their plain C reference at the model's shapes, then\n"
-             "checks that results do not depend on chunks, threads, snapshots or neighbours.\n"
-             "Takes less than a minute with the demonstration model. Exit code 1 on a failure.\n",
+    .about =
+        "Compares the CPU kernels with their plain C reference at the model's shapes, then\n"
+        "checks that results do not depend on chunks, threads, snapshots or neighbours. Where\n"
+        "there is a GPU, so are its kernels, its matrix products at the real model's shapes,\n"
+        "and its answers; its ceilings and the speed of the model are measured.\n"
+        "Takes less than a minute with the demonstration model. Exit code 1 on a failure.\n",
     .options = options,
     .main = cmd_selftest,
 };
@@ -39,30 +50,54 @@ const cli_command cli_selftest = {
 #define WIDTH_MAX  65536u
 #define KERNEL_BAR 1e-5 /* of the largest value, or of sum |w x| */
 #define LOGIT_BAR  2e-2 /* max |dlogit|, reference against the best kernels */
+/* A GPU's prefill rounds activations to bf16: 0.31 over 2,048 tokens (docs/RESULTS.md). */
+#define GPU_LOGIT_BAR 0.6
 
 typedef struct selftest {
-    const char *dir;
-    const cli_command *cmd;
-    unsigned n_ok, n_failed;
+    const char *dir, *pack_dir;
+    const char *backend; /* of the model's runs */
+    selftest_log log;
     cpu_kernels ref, fast;
     double worst; /* of the kernel under test, in units of its bar */
     float *a, *b, *c, *w, *y0, *y1, *scratch;
 } selftest;
 
-static void verdict(selftest *t, bool ok, const char *fmt, ...) ATTR_PRINTF(3, 4);
-static void verdict(selftest *t, bool ok, const char *fmt, ...)
+/* ---- Output ---- */
+
+static void put(selftest_log *t, bool on_stdout, const char *before, const char *fmt, va_list ap)
+{
+    char line[1024];
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    (void)strbuf_printf(&t->report, "%s%s\n", before, line);
+    if (!on_stdout) return;
+    (void)printf("%s%s\n", before, line);
+    (void)fflush(stdout);
+}
+
+void selftest_verdict(selftest_log *t, bool ok, const char *fmt, ...)
 {
     va_list ap;
-    (void)printf("  %s  ", ok ? "ok    " : "FAILED");
     va_start(ap, fmt);
-    (void)vprintf(fmt, ap);
+    put(t, true, ok ? "  ok      " : "  FAILED  ", fmt, ap);
     va_end(ap);
-    (void)putchar('\n');
-    (void)fflush(stdout);
-    if (ok)
-        t->n_ok++;
-    else
-        t->n_failed++;
+    t->n_ok += ok ? 1 : 0;
+    t->n_failed += ok ? 0 : 1;
+}
+
+void selftest_heading(selftest_log *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    put(t, true, "", fmt, ap);
+    va_end(ap);
+}
+
+void selftest_note(selftest_log *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    put(t, false, "", fmt, ap);
+    va_end(ap);
 }
 
 /* ---- Kernels ---- */
@@ -239,19 +274,21 @@ static void check_variant(selftest *t, const char *name, const model_shape *s,
     check_layer(t, &w->layers[0], shape_is_full(s, 0));
     check_layer(t, &w->layers[s->full_interval - 1], true);
     check_matrix(t, &w->lm_head);
-    verdict(t, t->worst <= 1.0, "%-7s matrix products at %.3f of the bar", name, t->worst);
+    selftest_verdict(&t->log, t->worst <= 1.0, "%-7s matrix products at %.3f of the bar", name,
+                     t->worst);
     t->worst = 0.0;
     check_vectors(t, s);
-    verdict(t, t->worst <= 1.0, "%-7s norms and activations at %.3f of the bar", name, t->worst);
+    selftest_verdict(&t->log, t->worst <= 1.0, "%-7s norms and activations at %.3f of the bar",
+                     name, t->worst);
     t->worst = 0.0;
     if (!shape_is_full(s, 0)) check_conv(t, s, w->layers[0].conv);
     check_gdn(t);
-    verdict(t, t->worst <= 1.0, "%-7s convolution and delta rule at %.3f of the bar", name,
-            t->worst);
+    selftest_verdict(&t->log, t->worst <= 1.0, "%-7s convolution and delta rule at %.3f of the bar",
+                     name, t->worst);
     t->worst = 0.0;
     check_attention(t, CALLA_KV_BF16);
     check_attention(t, CALLA_KV_F32);
-    verdict(t, t->worst <= 1.0, "%-7s attention at %.3f of the bar", name, t->worst);
+    selftest_verdict(&t->log, t->worst <= 1.0, "%-7s attention at %.3f of the bar", name, t->worst);
 }
 
 static calla_status check_kernels(selftest *t, calla_error *err)
@@ -274,7 +311,7 @@ static calla_status check_kernels(selftest *t, calla_error *err)
     TRY(shape_read(&shape, checkpoint_config(ck), checkpoint_generation_config(ck), err));
     TRY(weights_bind(&weights, ck, &shape, err));
     TRY(cpu_kernels_select(&t->ref, "ref", err));
-    (void)printf("kernels against the plain C reference\n");
+    selftest_heading(&t->log, "kernels of the CPU against the plain C reference");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (cpu_kernels_select(&t->fast, names[i], NULL) != CALLA_OK) continue;
         check_variant(t, names[i], &shape, &weights);
@@ -314,8 +351,12 @@ static void run_close(run *r)
 static calla_status run_open(run *r, const selftest *t, uint32_t n_threads, uint32_t chunk,
                              const char *variant, const text *x, calla_error *err)
 {
-    const calla_engine_options eo = {
-        .model_dir = t->dir, .n_threads = n_threads, .chunk_tokens = chunk, .cpu_variant = variant};
+    const calla_engine_options eo = {.model_dir = t->dir,
+                                     .backend = t->backend,
+                                     .pack_dir = t->pack_dir,
+                                     .n_threads = n_threads,
+                                     .chunk_tokens = chunk,
+                                     .cpu_variant = variant};
     const calla_session_options so = {.n_ctx = (uint32_t)(x->n + N_REPLY + 1)};
     calla_status st = calla_engine_create(&r->engine, &eo, err);
     if (st == CALLA_OK) st = calla_session_create(&r->session, r->engine, &so, err);
@@ -379,7 +420,7 @@ static calla_status check_same(selftest *t, const text *x, uint32_t n_threads, u
     TRY(run_open(&r, t, n_threads, chunk, NULL, x, err));
     TRY(calla_session_feed(r.session, x->ids, x->n, NULL, NULL, err));
     TRY(compare(r.session, x, &same, err));
-    verdict(t, same, "%s", what);
+    selftest_verdict(&t->log, same, "%s", what);
 fail:
     run_close(&r);
     return st;
@@ -406,9 +447,9 @@ static calla_status check_restored(selftest *t, const text *x, calla_error *err)
         TRY(calla_session_feed(fork, x->ids + i, n, NULL, NULL, err));
     }
     TRY(compare(r.session, x, &same, err));
-    verdict(t, same, "restored = uninterrupted");
+    selftest_verdict(&t->log, same, "restored = uninterrupted");
     TRY(compare(fork, x, &same, err));
-    verdict(t, same, "forked = original, fed in turns = alone");
+    selftest_verdict(&t->log, same, "forked = original, fed in turns = alone");
 fail:
     calla_session_destroy(fork);
     calla_snapshot_destroy(c);
@@ -431,8 +472,9 @@ static calla_status check_reference(selftest *t, const text *x, calla_error *err
                               (double)calla_session_logits(r[1].session)[i]);
         if (!(d <= worst)) worst = d;
     }
-    verdict(t, worst < LOGIT_BAR, "best kernels = reference kernels: max |dlogit| %.1e (bar %.0e)",
-            worst, LOGIT_BAR);
+    selftest_verdict(&t->log, worst < LOGIT_BAR,
+                     "best kernels = reference kernels: max |dlogit| %.1e (bar %.0e)", worst,
+                     LOGIT_BAR);
 fail:
     run_close(&r[0]);
     run_close(&r[1]);
@@ -444,14 +486,15 @@ static calla_status check_model(selftest *t, calla_error *err)
     text x = {0};
     calla_status st;
     TRY(plain_run(&x, t, err));
-    (void)printf("the model, %zu tokens and %zu more, bit for bit\n", x.n, N_REPLY);
+    selftest_heading(&t->log, "the model on the CPU, %zu tokens and %zu more, bit for bit", x.n,
+                     N_REPLY);
     TRY(check_same(t, &x, 0, 7, "chunks of 7 = whole", err));
     TRY(check_same(t, &x, 0, 64, "chunks of 64 = whole", err));
     TRY(check_same(t, &x, 1, 0, "1 thread = all threads", err));
     TRY(check_same(t, &x, 2, 0, "2 threads = all threads", err));
     TRY(check_same(t, &x, 3, 0, "3 threads = all threads", err));
     TRY(check_restored(t, &x, err));
-    (void)printf("the model, best kernels against the reference\n");
+    selftest_heading(&t->log, "the model, best kernels against the reference");
     TRY(check_reference(t, &x, err));
 fail:
     calla_free(x.ids);
@@ -459,25 +502,161 @@ fail:
     return st;
 }
 
+/* ---- The model on a GPU ---- */
+
+/* Logits of prefill and of decode, both after the CPU's. */
+typedef struct agreement {
+    double worst[2];
+    unsigned n[2], n_same[2];
+} agreement;
+
+static int32_t largest(const float *x, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return (int32_t)best;
+}
+
+static void compare_logits(agreement *a, int kind, const calla_session *cpu,
+                           const calla_session *gpu, size_t n)
+{
+    const float *x = calla_session_logits(cpu), *y = calla_session_logits(gpu);
+    for (size_t i = 0; i < n; i++) {
+        const double d = fabs((double)x[i] - (double)y[i]);
+        if (!(d <= a->worst[kind])) a->worst[kind] = d;
+    }
+    a->n[kind]++;
+    a->n_same[kind] += largest(x, n) == largest(y, n) ? 1 : 0;
+}
+
+/* The same tokens into both: pieces of a prompt, then one at a time. */
+static calla_status feed_both(agreement *a, calla_session *cpu, calla_session *gpu, const text *x,
+                              calla_error *err)
+{
+    calla_status st = CALLA_OK;
+    const size_t n_single = x->n < 64 ? x->n / 4 : 16;
+    for (size_t i = 0, n; i < x->n && st == CALLA_OK; i += n) {
+        const bool single = i + n_single >= x->n;
+        n = single ? 1 : x->n - n_single - i < 24 ? x->n - n_single - i : 24;
+        st = calla_session_feed(cpu, x->ids + i, n, NULL, NULL, err);
+        if (st == CALLA_OK) st = calla_session_feed(gpu, x->ids + i, n, NULL, NULL, err);
+        if (st == CALLA_OK) compare_logits(a, single, cpu, gpu, x->n_logits);
+    }
+    return st;
+}
+
+static calla_status check_gpu_model(selftest *t, const char *backend, calla_error *err)
+{
+    static const char *const kinds[] = {"prefill", "decode"};
+    text x = {0};
+    run r[2] = {{0}, {0}};
+    agreement a = {0};
+    calla_status st;
+    t->backend = "cpu";
+    TRY(plain_run(&x, t, err));
+    if (strcmp(backend, "simt") == 0 && x.n > 32) x.n = 32;
+    selftest_heading(&t->log, "the model on the GPU, against the CPU over %zu tokens", x.n);
+    TRY(run_open(&r[0], t, 0, 0, NULL, &x, err));
+    t->backend = backend;
+    TRY(run_open(&r[1], t, 0, 0, NULL, &x, err));
+    TRY(feed_both(&a, r[0].session, r[1].session, &x, err));
+    for (int k = 0; k < 2; k++)
+        selftest_verdict(&t->log, a.worst[k] < GPU_LOGIT_BAR,
+                         "%-7s max |dlogit| %.3f (bar %.1f), same top-1 %u of %u", kinds[k],
+                         a.worst[k], GPU_LOGIT_BAR, a.n_same[k], a.n[k]);
+fail:
+    run_close(&r[0]);
+    run_close(&r[1]);
+    calla_free(x.ids);
+    mem_free(x.logits);
+    return st;
+}
+
+/* "auto": every GPU that there is; none is no fault. */
+static calla_status check_gpu(selftest *t, const char *backend, const char *model, calla_error *err)
+{
+    static const char *const all[] = {"metal", "cuda", "simt"};
+    const bool any = strcmp(backend, "auto") == 0;
+    calla_status st = CALLA_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && st == CALLA_OK; i++) {
+        char name[96];
+        if (any ? strcmp(all[i], "simt") == 0 : strcmp(all[i], backend) != 0) continue;
+        st = selftest_gpu(&t->log, all[i], t->pack_dir, name, err);
+        if (st != CALLA_OK && any && st == CALLA_ERR_UNSUPPORTED) {
+            selftest_note(&t->log, "%s: %s", all[i], err->message);
+            st = CALLA_OK;
+            continue;
+        }
+        if (st == CALLA_OK) st = check_gpu_model(t, all[i], err);
+        if (st == CALLA_OK && strcmp(all[i], "simt") != 0)
+            st = selftest_speed(&t->log, model, all[i], t->pack_dir, name, err);
+    }
+    return st;
+}
+
+/* Beside its place, then renamed: a report is whole or not there. */
+static calla_status write_report(const selftest_log *t, const char *path, calla_error *err)
+{
+    strbuf tmp = {0};
+    if (t->report.failed || !strbuf_printf(&tmp, "%s.tmp", path))
+        return err_set(err, CALLA_ERR_MEMORY, "no memory for the report");
+    calla_status st = CALLA_OK;
+    FILE *f = fopen(tmp.data, "we");
+    if (f == NULL || fwrite(t->report.data, 1, t->report.len, f) != t->report.len)
+        st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (f != NULL && fclose(f) != 0 && st == CALLA_OK)
+        st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (st == CALLA_OK && rename(tmp.data, path) != 0)
+        st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (st != CALLA_OK && f != NULL) (void)remove(tmp.data);
+    strbuf_deinit(&tmp);
+    return st;
+}
+
+static calla_status check_all(selftest *t, const char *backend, calla_error *err)
+{
+    calla_status st;
+    selftest_machine(&t->log);
+    TRY(check_kernels(t, err));
+    t->backend = "cpu";
+    TRY(check_model(t, err));
+    TRY(selftest_speed(&t->log, t->dir, "cpu", NULL, "", err));
+    if (strcmp(backend, "cpu") != 0) st = check_gpu(t, backend, t->dir, err);
+fail:
+    return st;
+}
+
 static int cmd_selftest(int argc, char **argv)
 {
     selftest_options o = {.common = CLI_COMMON_DEFAULTS};
-    selftest t = {.cmd = &cli_selftest};
+    selftest t = {0};
     calla_error err;
-    char *dir = NULL;
+    char *dir = NULL, *pack_dir = NULL;
     int n_args;
     const int rc = cli_parse(&cli_selftest, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
     const double t0 = time_now();
     calla_status st;
     TRY(cli_model_dir(o.common.model, &dir, &err));
+    TRY(cli_pack_dir(&o.common, &pack_dir, &err));
     t.dir = dir;
+    t.pack_dir = pack_dir;
     (void)printf("calla %s, %s\n", calla_version(), dir);
-    TRY(check_kernels(&t, &err));
-    TRY(check_model(&t, &err));
-    (void)printf("%u passed, %u failed, %.1f s\n", t.n_ok, t.n_failed, time_now() - t0);
+    st = check_all(&t, o.common.backend, &err);
+    if (st != CALLA_OK) selftest_note(&t.log, "ended early: %s", err.message);
+    selftest_heading(&t.log, "%u passed, %u failed, %.1f s", t.log.n_ok, t.log.n_failed,
+                     time_now() - t0);
+    if (o.report != NULL) {
+        calla_error why;
+        const calla_status written = write_report(&t.log, o.report, &why);
+        if (written != CALLA_OK) (void)cli_fail(&cli_selftest, &why);
+        if (st == CALLA_OK && written != CALLA_OK) t.log.n_failed++;
+    }
 fail:
     mem_free(dir);
+    mem_free(pack_dir);
+    strbuf_deinit(&t.log.report);
     if (st != CALLA_OK) return cli_fail(&cli_selftest, &err);
-    return t.n_failed == 0 && cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+    return t.log.n_failed == 0 && cli_stdout_ok() ? CLI_OK : CLI_FAILED;
 }

@@ -7,5 +7,15 @@ out=$("$calla" selftest -m models/nano 2>&1) || { echo "$out"; failed=$((failed 
 echo "$out" | grep -q ' 0 failed' || { echo "no verdict: $out"; failed=$((failed + 1)); }
 "$calla" selftest -m models/none >/dev/null 2>&1
 [ $? = 1 ] || { echo "expected exit code 1 without a model"; failed=$((failed + 1)); }
-echo "$((3 - failed)) passed, $failed failed"
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+"$calla" selftest -m models/nano --backend simt --report "$tmp/report" >"$tmp/out" 2>&1 ||
+    { cat "$tmp/out"; failed=$((failed + 1)); }
+for words in '^processor: \|^machdep' 'cases of random shapes' 'a dependent dispatch' 'decode  max |dlogit|' ' 0 failed, '; do
+    grep -q -- "$words" "$tmp/report" || { echo "the report lacks $words"; failed=$((failed + 1)); }
+done
+grep -q '/' "$tmp/out" && grep -q "$PWD" "$tmp/report" && { echo "the report has a path"; failed=$((failed + 1)); }
+"$calla" selftest -m models/nano --backend cpu --report "$tmp/none/report" >"$tmp/out" 2>&1
+[ $? = 1 ] || { echo "expected exit code 1 without a place for the report"; failed=$((failed + 1)); }
+echo "$((11 - failed)) passed, $failed failed"
 [ $failed = 0 ]
