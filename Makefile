@@ -136,6 +136,7 @@ need-libs:
 	      "'make demo' and 'make test' do so first." >&2; exit 1
 
 include mk/test.mk
+include mk/standin.mk
 include mk/serve.mk
 include mk/install.mk
 -include mk/neon.mk

@@ -127,7 +127,7 @@ static bool next_group(void *ctx, simt_group *g)
     g->launch = &j->launch;
     g->gx = i % j->launch.grid_x;
     g->gy = i / j->launch.grid_x;
-    g->run = simt_checker_group(s->d->checker, g->slot, j->launch.i_dispatch, g->gx, g->gy);
+    g->run = simt_checker_group(s->d->checker, g->slot, &j->launch, g->gx, g->gy);
     memset(g->tg, 0xff, SIMT_TG_BYTES);
     return g->run != 0;
 }

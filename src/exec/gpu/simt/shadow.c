@@ -38,6 +38,7 @@ typedef struct site {
 } site;
 
 typedef struct run_info {
+    const simt_kernel *kernel;
     uint32_t i_dispatch, gx, gy, slot;
 } run_info;
 
@@ -46,6 +47,8 @@ struct simt_checker {
     run_info *runs; /* of this submission */
     uint32_t cap_runs, n_slots;
     cell *tg; /* [n_slots][SIMT_TG_ALL / 2] */
+    simt_rivals rivals;
+    const void *rivals_ctx;
     site sites[SITES_MAX];
 };
 
@@ -117,12 +120,18 @@ void simt_checker_destroy(simt_checker *c)
     mem_free(c);
 }
 
+void simt_checker_rivals(simt_checker *c, simt_rivals fn, const void *ctx)
+{
+    c->rivals = fn;
+    c->rivals_ctx = ctx;
+}
+
 void simt_checker_begin(simt_checker *c)
 {
     c->first_run = c->next_run;
 }
 
-uint32_t simt_checker_group(simt_checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx,
+uint32_t simt_checker_group(simt_checker *c, uint32_t slot, const simt_launch *l, uint32_t gx,
                             uint32_t gy)
 {
     const uint32_t i = c->next_run - c->first_run;
@@ -133,7 +142,7 @@ uint32_t simt_checker_group(simt_checker *c, uint32_t slot, uint32_t i_dispatch,
         c->runs = more;
         c->cap_runs = cap;
     }
-    c->runs[i] = (run_info){i_dispatch, gx, gy, slot};
+    c->runs[i] = (run_info){l->kernel, l->i_dispatch, gx, gy, slot};
     return c->next_run++;
 }
 
@@ -142,11 +151,12 @@ static const run_info *run_of(const simt_checker *c, uint32_t run)
     return &c->runs[run - c->first_run];
 }
 
-/* Another group of the same dispatch? */
-static bool is_rival(const simt_checker *c, uint32_t run, uint32_t mine)
+/* Another group of the same dispatch, or of one that may run at the same time? */
+static bool is_rival(const simt_checker *c, const shadow *s, uint32_t run, uint32_t mine)
 {
-    return run != mine && run >= c->first_run &&
-           run_of(c, run)->i_dispatch == run_of(c, mine)->i_dispatch;
+    if (run == mine || run < c->first_run) return false;
+    const uint32_t a = run_of(c, run)->i_dispatch, b = run_of(c, mine)->i_dispatch;
+    return a == b || (c->rivals != NULL && c->rivals(c->rivals_ctx, s, a, b));
 }
 
 static uint16_t site_of(simt_checker *c, const char *file, int line)
@@ -241,10 +251,16 @@ static void blame_race(const access_info *a, const stamp *s, const char *did)
 
 static void blame_rival(const access_info *a, uint32_t run, const char *did, const stamp *s)
 {
-    char what[200];
-    const run_info *r = run_of(a->c, run);
-    (void)snprintf(what, sizeof what, "group (%u, %u) of the same dispatch %s it at %s:%d", r->gx,
-                   r->gy, did, a->c->sites[s->site].file, a->c->sites[s->site].line);
+    char what[300], whose[120];
+    const run_info *r = run_of(a->c, run), *mine = run_of(a->c, a->t->group->run);
+    if (r->i_dispatch == mine->i_dispatch)
+        (void)snprintf(whose, sizeof whose, "the same dispatch");
+    else
+        (void)snprintf(whose, sizeof whose,
+                       "dispatch %u (%s), which nothing orders with this (%u),", r->i_dispatch,
+                       r->kernel->name, mine->i_dispatch);
+    (void)snprintf(what, sizeof what, "group (%u, %u) of %s %s it at %s:%d", r->gx, r->gy, whose,
+                   did, a->c->sites[s->site].file, a->c->sites[s->site].line);
     blame(a, what);
 }
 
@@ -262,9 +278,13 @@ static bool is_ordered(const access_info *a, const stamp *s)
     return sg == t->tid / SIMT_LANES && s->sg_epoch != (uint16_t)t->sg->epoch;
 }
 
+/* Atomics and shared accesses are for groups of one dispatch. */
 static bool is_exempt(const access_info *a, const stamp *s, uint8_t half)
 {
-    return (s->half & half) == 0 || (a->how & s->how & SIMT_SHARED) != 0;
+    if ((s->half & half) == 0) return true;
+    if ((a->how & s->how & SIMT_SHARED) == 0) return false;
+    return s->run < a->c->first_run || a->track == NULL ||
+           run_of(a->c, s->run)->i_dispatch == run_of(a->c, a->t->group->run)->i_dispatch;
 }
 
 static void judge(const access_info *a, const cell *c, uint8_t half)
@@ -272,14 +292,15 @@ static void judge(const access_info *a, const cell *c, uint8_t half)
     const uint32_t run = a->t->group->run;
     if (!is_exempt(a, &c->w, half)) {
         if (c->w.run == run && !is_ordered(a, &c->w)) blame_race(a, &c->w, "wrote");
-        if (a->track != NULL && is_rival(a->c, c->w.run, run))
+        if (a->track != NULL && is_rival(a->c, a->track->s, c->w.run, run))
             blame_rival(a, c->w.run, "wrote", &c->w);
     }
     if ((a->how & SIMT_WRITE) == 0 || is_exempt(a, &c->r, half)) return;
     if (c->r.run == run && !is_ordered(a, &c->r)) blame_race(a, &c->r, "read");
     if (a->track == NULL) return;
-    if (is_rival(a->c, c->r.run, run)) blame_rival(a, c->r.run, "read", &c->r);
-    if (is_rival(a->c, c->r_other, run)) blame_rival(a, c->r_other, "read", &c->r);
+    const shadow *s = a->track->s;
+    if (is_rival(a->c, s, c->r.run, run)) blame_rival(a, c->r.run, "read", &c->r);
+    if (is_rival(a->c, s, c->r_other, run)) blame_rival(a, c->r_other, "read", &c->r);
 }
 
 static void remember(const access_info *a, cell *c, uint8_t half)
@@ -359,7 +380,7 @@ static void check_old(const access_info *a, simt_track *k)
     const cell *c = shadow_cell(a->t, k->s, at);
     for (uint32_t i = 0; i < (a->bytes + 1) / 2; i++) {
         const uint32_t by = c[i].w.run;
-        if (by == run || (by != 0 && is_rival(a->c, by, run))) continue;
+        if (by == run || (by != 0 && is_rival(a->c, k->s, by, run))) continue;
         k->old_read = true;
         if (k->access == GPU_WRITE)
             blame(a, "it is declared as only written, and this dispatch has not written there");

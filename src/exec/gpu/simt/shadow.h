@@ -37,12 +37,17 @@ struct simt_track {
     uint8_t *read, *written; /* touched: a bit for each four bytes */
 };
 
-/* Runs programs; one group after the other has a number, by which accesses are told apart. */
+/* Are two dispatches that touched a byte of this buffer free to run at the same time? */
+typedef bool (*simt_rivals)(const void *ctx, const shadow *s, uint32_t a, uint32_t b);
+
+/* Runs programs; one group after the other has a number, by which accesses are told apart. Those
+ * of one dispatch are not ordered; different dispatches are, or as simt_checker_rivals() says. */
 calla_status simt_checker_create(simt_checker **out, uint32_t n_slots, calla_error *err);
 void simt_checker_destroy(simt_checker *c);
-void simt_checker_begin(simt_checker *c); /* of a submission */
-/* The next group: its number, or 0 when there is no memory. slot: where it runs. */
-uint32_t simt_checker_group(simt_checker *c, uint32_t slot, uint32_t i_dispatch, uint32_t gx,
+void simt_checker_rivals(simt_checker *c, simt_rivals fn, const void *ctx);
+void simt_checker_begin(simt_checker *c); /* of a submission: earlier ones are ordered before it */
+/* The next group, of launch l: its number, or 0 when there is no memory. slot: where it runs. */
+uint32_t simt_checker_group(simt_checker *c, uint32_t slot, const simt_launch *l, uint32_t gx,
                             uint32_t gy);
 
 /* The binding's name among the kernel's parameters, in `to`. */
