@@ -29,6 +29,7 @@ int main() { return 0; }' | ${CXX:-$cxx} -std=c++17 -x c++ -fsyntax-only - 2>/de
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
+has_ld64() { has ld64.lld || has ld64.lld-14 || ls /usr/lib/llvm-*/bin/ld64.lld >/dev/null; }
 has_python() { python3 -c "import $1" >/dev/null 2>&1; }
 
 # check NAME APT BREW COMMAND...: notes NAME and its packages when COMMAND fails. BREW -: none.
@@ -62,6 +63,9 @@ find_missing() {
     check clang-format clang-format clang-format has clang-format
     check clang-tidy clang-tidy llvm has clang-tidy
     check python3-venv "python3 python3-venv" python3 python3 -c 'import venv, ensurepip'
+    check ld64.lld lld lld has_ld64
+    check patch patch - has patch
+    check xz xz-utils xz has xz
     check man-db man-db man-db has man
     check jinja2 python3-jinja2 - has_python jinja2
     check aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" - \

@@ -8,6 +8,7 @@
 #define ATTR_UNUSED            __attribute__((unused))
 #define ATTR_NODISCARD         __attribute__((warn_unused_result))
 #define ATTR_INLINE            __attribute__((always_inline)) inline
+#define TYPE_OF(x)             __typeof__(x)
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
 #define PREFETCH(p)            __builtin_prefetch(p) /* p may point anywhere */

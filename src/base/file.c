@@ -15,6 +15,8 @@
 #define MTIME(sb) ((sb).st_mtim)
 #endif
 
+#define MAX_READ ((size_t)1 << 30) /* macOS refuses 2 GB and more at once */
+
 /* Opens a regular file; -1 with err set otherwise. O_NONBLOCK: a FIFO must not hang the open. */
 static int open_regular(const char *path, uint64_t *size, int64_t *mtime_ns, calla_error *err)
 {
@@ -62,7 +64,7 @@ static calla_status read_fd(int fd, char *buf, size_t n, const char *path, calla
 {
     size_t done = 0;
     while (done < n) {
-        const ssize_t r = read(fd, buf + done, n - done);
+        const ssize_t r = read(fd, buf + done, n - done < MAX_READ ? n - done : MAX_READ);
         if (r < 0 && errno == EINTR) continue;
         if (r < 0) return err_set(err, CALLA_ERR_IO, "cannot read %s: %s", path, strerror(errno));
         if (r == 0) return err_set(err, CALLA_ERR_IO, "%s became shorter while it was read", path);
@@ -99,6 +101,14 @@ calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t
     *data = buf;
     *n = (size_t)size;
     return CALLA_OK;
+}
+
+bool file_sync(int fd)
+{
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0) return true; /* not every file system can */
+#endif
+    return fsync(fd) == 0;
 }
 
 bool file_exists(const char *path)

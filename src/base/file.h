@@ -22,6 +22,10 @@ void filemap_close(filemap *map); /* zeroed struct is fine */
 calla_status file_read(const char *path, uint64_t max_bytes, char **data, size_t *n,
                        calla_error *err);
 
+/* Puts what was written to fd on the disk itself; false, errno set, on failure. macOS's fsync()
+ * leaves it in the disk's own cache: there F_FULLFSYNC is asked for first. */
+bool file_sync(int fd);
+
 /* False only when nothing has that name. A broken link, a folder or a file out of reach is there:
  * opening it says what is wrong, where "missing" or silence would be untrue. */
 bool file_exists(const char *path);

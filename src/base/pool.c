@@ -8,7 +8,6 @@
 #endif
 #include "base/pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -16,10 +15,17 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__APPLE__)
+#include <stdio.h>
+#include <string.h>
+#include <pthread/qos.h>
+#include <sys/sysctl.h>
+#endif
 
 #include "base/fpenv.h"
 #include "base/mem.h"
 
+#define STACK_BYTES     ((size_t)2 << 20)
 #define SPIN_SECONDS    200e-6
 #define SPINS_PER_YIELD 256 /* some 10 us: on a busy machine the others must get on */
 
@@ -58,8 +64,44 @@ double time_now(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+bool thread_start(pthread_t *out, void *(*fn)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) != 0) return false;
+    const bool ok = pthread_attr_setstacksize(&attr, STACK_BYTES) == 0 &&
+                    pthread_create(out, &attr, fn, arg) == 0;
+    (void)pthread_attr_destroy(&attr);
+    return ok;
+}
+
+#if defined(__APPLE__)
+/* Cores but the slow ones ("Efficiency"); 0 when the system does not tell kinds apart. A run ends
+ * with its slowest task, so slow cores would only be waited for. */
+static uint32_t fast_cores(void)
+{
+    uint32_t n_levels = 0, n_cores = 0;
+    size_t n = sizeof n_levels;
+    if (sysctlbyname("hw.nperflevels", &n_levels, &n, NULL, 0) != 0) return 0;
+    for (uint32_t i = 0; i < n_levels && i < 16; i++) {
+        char key[48], name[32] = "";
+        uint32_t cores = 0;
+        n = sizeof name - 1;
+        (void)snprintf(key, sizeof key, "hw.perflevel%u.name", i);
+        if (sysctlbyname(key, name, &n, NULL, 0) == 0 && strcmp(name, "Efficiency") == 0) continue;
+        n = sizeof cores;
+        (void)snprintf(key, sizeof key, "hw.perflevel%u.logicalcpu", i);
+        if (sysctlbyname(key, &cores, &n, NULL, 0) == 0) n_cores += cores;
+    }
+    return n_cores;
+}
+#endif
+
 uint32_t cpu_count(void)
 {
+#if defined(__APPLE__)
+    const uint32_t fast = fast_cores();
+    if (fast != 0) return fast;
+#endif
 #if defined(__linux__)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
@@ -108,6 +150,10 @@ static void *worker_main(void *arg)
     struct pool_worker *w = arg;
     pool *p = w->owner;
     uint64_t seen = 0;
+#if defined(__APPLE__)
+    /* Work that someone waits for: without this the system may choose its slow cores. */
+    (void)pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);
+#endif
     for (;;) {
         seen = wait_epoch(p, seen);
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
@@ -142,7 +188,7 @@ calla_status pool_create(pool **out, uint32_t n_threads, calla_error *err)
         struct pool_worker *w = &p->workers[i];
         w->owner = p;
         w->i_thread = i;
-        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+        if (!thread_start(&w->thread, worker_main, w)) {
             pool_destroy(p);
             return err_set(err, CALLA_ERR_MEMORY, "cannot start thread %u of %u", i + 1, n_threads);
         }

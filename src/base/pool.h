@@ -12,6 +12,8 @@
 #ifndef CALLA_BASE_POOL_H
 #define CALLA_BASE_POOL_H
 
+#include <pthread.h>
+
 #include "base/error.h"
 
 typedef struct pool pool;
@@ -25,8 +27,12 @@ void pool_destroy(pool *p);
 uint32_t pool_n_threads(const pool *p);
 void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks);
 
-/* CPUs this process may run on; at least 1. */
+/* CPUs this process may run on, on macOS those but the efficiency cores; at least 1. */
 uint32_t cpu_count(void);
+
+/* A thread with a stack of 2 MB (macOS gives 512 KB, Linux 8 MB unless it is told). False: no
+ * thread. */
+bool thread_start(pthread_t *out, void *(*fn)(void *), void *arg);
 
 /* Seconds on a monotonic clock. */
 double time_now(void);

@@ -1,4 +1,4 @@
-/* chat_repl.c - interactive chat: line editing, commands, history across turns.
+/* chat_repl.c - interactive chat: commands, history across turns.
  *
  * The session holds the tokens of the conversation so far. Each turn the whole conversation is
  * rendered and compared with it; only what is new is computed. The template drops the thinking of
@@ -7,14 +7,11 @@
  * the header of the answer, which is restored in the next turn.
  */
 #include <errno.h>
-#include <histedit.h>
 #include <inttypes.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include "cli/edit.h"
 #include "cli/run.h"
 #include "cli/signals.h"
 #include "cli/term.h"
@@ -22,11 +19,7 @@
 typedef struct chat {
     run *r;
     conversation *c;
-    EditLine *el;
-    History *history;
-    char *history_path; /* NULL: not kept */
-    bool continued;     /* a further line of the same message is read */
-    bool interrupted;   /* Ctrl-C at the prompt */
+    editor *editor;
     bool leave;
     int rc; /* of the program */
     calla_snapshot *snapshot;
@@ -34,120 +27,7 @@ typedef struct chat {
     uint64_t n_generated;
 } chat;
 
-/* ---- Line editing ------------------------------------------------------------------------- */
-
-static char *prompt_text(EditLine *el)
-{
-    static char first[] = "> ", next[] = ". ";
-    chat *ch = NULL;
-    el_get(el, EL_CLIENTDATA, &ch);
-    return ch->continued ? next : first;
-}
-
-/* The terminal sends no signals while a line is edited: Ctrl-C and Ctrl-Z are keys like others. */
-static unsigned char key_interrupt(EditLine *el, int key ATTR_UNUSED)
-{
-    chat *ch = NULL;
-    el_get(el, EL_CLIENTDATA, &ch);
-    ch->interrupted = true;
-    return CC_NEWLINE;
-}
-
-static unsigned char key_suspend(EditLine *el ATTR_UNUSED, int key ATTR_UNUSED)
-{
-    kill(0, SIGTSTP); /* libedit restores the terminal around it (EL_SIGNAL) */
-    return CC_REDISPLAY;
-}
-
-/* libedit edits in the characters of the locale: make it UTF-8 whatever LANG says. */
-static void set_utf8_locale(void)
-{
-    static const char *const names[] = {"", "C.UTF-8", "en_US.UTF-8", "UTF-8"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (setlocale(LC_CTYPE, names[i]) && !strcmp(nl_langinfo(CODESET), "UTF-8")) return;
-}
-
-/* $XDG_STATE_HOME/calla/history, by default ~/.local/state/calla/history; makes the folders. */
-static char *find_history_path(void)
-{
-    const char *state = getenv("XDG_STATE_HOME");
-    const char *home = getenv("HOME");
-    strbuf path = {0};
-    if (state && state[0] == '/')
-        strbuf_puts(&path, state);
-    else if (home && home[0] == '/')
-        strbuf_printf(&path, "%s/.local/state", home);
-    else
-        return NULL;
-    strbuf_puts(&path, "/calla/history");
-    for (size_t i = 1; !path.failed && i < path.len; i++) {
-        if (path.data[i] != '/') continue;
-        path.data[i] = '\0';
-        mkdir(path.data, 0700); /* mostly there already; a real failure shows when saving */
-        path.data[i] = '/';
-    }
-    if (!path.failed) return path.data;
-    strbuf_deinit(&path);
-    return NULL;
-}
-
-static void save_history(chat *ch)
-{
-    HistEvent ev;
-    if (!ch->history_path) return;
-    const mode_t old = umask(077);
-    history(ch->history, &ev, H_SAVE, ch->history_path);
-    umask(old);
-}
-
-static bool open_editor(chat *ch)
-{
-    HistEvent ev;
-    set_utf8_locale();
-    ch->el = el_init("calla", stdin, stdout, stderr);
-    ch->history = history_init();
-    if (!ch->el || !ch->history) return false;
-    history(ch->history, &ev, H_SETSIZE, 1000);
-    history(ch->history, &ev, H_SETUNIQUE, 1);
-    ch->history_path = find_history_path();
-    if (ch->history_path) history(ch->history, &ev, H_LOAD, ch->history_path);
-    el_set(ch->el, EL_CLIENTDATA, ch);
-    el_set(ch->el, EL_PROMPT, prompt_text);
-    el_set(ch->el, EL_EDITOR, "emacs");
-    el_set(ch->el, EL_HIST, history, ch->history);
-    el_set(ch->el, EL_SIGNAL, 1);
-    el_set(ch->el, EL_ADDFN, "calla-interrupt", "Drop this line", key_interrupt);
-    el_set(ch->el, EL_ADDFN, "calla-suspend", "Suspend the program", key_suspend);
-    el_set(ch->el, EL_SETTY, "-d", "-isig", NULL);
-    el_source(ch->el, NULL); /* ~/.editrc */
-    el_set(ch->el, EL_BIND, "^C", "calla-interrupt", NULL);
-    el_set(ch->el, EL_BIND, "^Z", "calla-suspend", NULL);
-    return true;
-}
-
-typedef enum line_result { LINE_OK, LINE_INTERRUPTED, LINE_END } line_result;
-
-/* Appends one line without its newline. */
-static line_result read_line(chat *ch, strbuf *out)
-{
-    int n = 0;
-    ch->interrupted = false;
-    const char *line = el_gets(ch->el, &n);
-    term_hold_input();
-    if (ch->interrupted || !line || n <= 0) {
-        putchar('\n');
-        return ch->interrupted ? LINE_INTERRUPTED : LINE_END;
-    }
-    size_t len = (size_t)n;
-    if (line[len - 1] == '\n') len--;
-    if (len > 0) {
-        HistEvent ev;
-        history(ch->history, &ev, H_ENTER, line);
-        save_history(ch);
-    }
-    strbuf_append(out, line, len);
-    return LINE_OK;
-}
+/* ---- Reading ------------------------------------------------------------------------------ */
 
 static bool ends_with(const strbuf *b, const char *tail)
 {
@@ -156,16 +36,14 @@ static bool ends_with(const strbuf *b, const char *tail)
 }
 
 /* One message: a line, lines continued by a final backslash, or a block between """. */
-static line_result read_message(chat *ch, strbuf *out)
+static line_result read_message(const chat *ch, strbuf *out)
 {
     strbuf_clear(out);
-    ch->continued = false;
-    line_result got = read_line(ch, out);
-    ch->continued = true;
+    line_result got = editor_read(ch->editor, false, out);
     if (got == LINE_OK && out->len >= 3 && !memcmp(out->data, "\"\"\"", 3)) {
         while (got == LINE_OK && (out->len < 6 || !ends_with(out, "\"\"\""))) {
             if (out->len > 3) strbuf_putc(out, '\n');
-            got = read_line(ch, out);
+            got = editor_read(ch->editor, true, out);
         }
         if (got != LINE_OK || out->failed) return got;
         memmove(out->data, out->data + 3, out->len - 6);
@@ -175,7 +53,7 @@ static line_result read_message(chat *ch, strbuf *out)
     }
     while (got == LINE_OK && ends_with(out, "\\")) {
         out->data[out->len - 1] = '\n';
-        got = read_line(ch, out);
+        got = editor_read(ch->editor, true, out);
     }
     return got;
 }
@@ -499,7 +377,8 @@ int run_chat(run *r, conversation *c)
     if (run_session(r, r->opt.n_ctx != RUN_UNSET ? r->opt.n_ctx : RUN_CTX_CHAT, &err) != CALLA_OK)
         return cli_fail(r->cmd, &err);
     signals_ignore_interrupt();
-    if (open_editor(&ch)) {
+    ch.editor = editor_create();
+    if (ch.editor) {
         term_hold_input();
         run_print_model(r);
         fprintf(stderr, "/help lists the commands; Ctrl-D leaves.\n");
@@ -508,10 +387,8 @@ int run_chat(run *r, conversation *c)
         cli_error(r->cmd, "the line editor could not be started");
         ch.rc = CLI_FAILED;
     }
-    if (ch.el) el_end(ch.el);
+    editor_destroy(ch.editor);
     term_restore();
-    if (ch.history) history_end(ch.history);
-    mem_free(ch.history_path);
     drop_snapshot(&ch);
     return ch.rc;
 }

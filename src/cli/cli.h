@@ -111,7 +111,7 @@ typedef struct cli_common {
 #define CLI_ROW_PACK_DIR(type, common)                                                             \
     CLI_OPT_TEXT(0, "pack-dir", type, common.pack_dir, "DIR",                                      \
                  "folder for weights packed for a GPU, none: packed at every start; default "      \
-                 "$XDG_CACHE_HOME/calla or ~/.cache/calla")
+                 "$XDG_CACHE_HOME/calla or ~/.cache/calla; macOS: ~/Library/Caches/calla")
 #define CLI_ROW_LOG_LEVEL(type, common)                                                            \
     CLI_OPT_CHOICE(0, "log-level", type, common.log_level, "error|warn|info|debug",                \
                    "how much to report on stderr")

@@ -13,6 +13,12 @@
 #define CALLA_PREFIX "/usr/local"
 #endif
 
+#if defined(__APPLE__)
+#define CACHE_DIR "%s/Library/Caches" /* of HOME */
+#else
+#define CACHE_DIR "%s/.cache"
+#endif
+
 /* The folder of the running program, links resolved; NULL when the system does not tell. */
 static char *program_dir(void)
 {
@@ -93,7 +99,7 @@ calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err
     else if (cache && cache[0] == '/')
         (void)strbuf_printf(&b, "%s/calla", cache);
     else if (home && home[0] == '/')
-        (void)strbuf_printf(&b, "%s/.cache/calla", home);
+        (void)strbuf_printf(&b, CACHE_DIR "/calla", home);
     else
         return CALLA_OK;
     if (b.failed) {

@@ -338,7 +338,7 @@ static calla_status create_worker(scheduler *s, calla_error *err)
         return err_set(err, CALLA_ERR_MEMORY, "cannot create the scheduler's condition");
     }
     s->has_lock = true;
-    if (pthread_create(&s->worker, NULL, work, s) != 0)
+    if (!thread_start(&s->worker, work, s))
         return err_set(err, CALLA_ERR_MEMORY, "cannot create the scheduler's thread");
     s->has_worker = true;
     return CALLA_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #if defined(__APPLE__)
+#include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -129,13 +130,29 @@ uint64_t sysmem_available_at(const char *proc, const char *cgroup)
     return left < available ? left : available;
 }
 
+#if defined(__APPLE__)
+/* 0 when the system does not say. Files that are mapped or cached are not in it. */
+static uint64_t used_bytes(void)
+{
+    vm_statistics64_data_t vm;
+    mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&vm, &n) != KERN_SUCCESS)
+        return 0;
+    const uint64_t own = vm.internal_page_count > vm.purgeable_count
+                             ? (uint64_t)vm.internal_page_count - vm.purgeable_count
+                             : 0;
+    return (own + vm.wire_count + vm.compressor_page_count) * vm_kernel_page_size;
+}
+#endif
+
 uint64_t sysmem_available(void)
 {
 #if defined(__APPLE__)
     uint64_t bytes = 0;
     size_t n = sizeof bytes;
     if (sysctlbyname("hw.memsize", &bytes, &n, NULL, 0) != 0) return UINT64_MAX;
-    return bytes - bytes / 8;
+    const uint64_t used = used_bytes();
+    return used < bytes ? bytes - used : 0;
 #else
     return sysmem_available_at("/proc", "/sys/fs/cgroup");
 #endif

@@ -1,8 +1,9 @@
 /* sysmem.h - how much memory this process may plan with.
  *
  * Does:    Linux: MemAvailable, lowered by every cgroup (v2 or v1) above this process, where page
- *          cache counts as free. macOS: seven eighths of the machine's memory.
- * Threads: pure, but for reading /proc and /sys.
+ *          cache counts as free. macOS: the machine's memory less what Activity Monitor calls used
+ *          (wired, compressed, and the programs' own).
+ * Threads: pure, but for asking the system.
  */
 #ifndef CALLA_ENGINE_SYSMEM_H
 #define CALLA_ENGINE_SYSMEM_H

@@ -224,7 +224,7 @@ calla_status http_monitor_start(http_server *s, calla_error *err)
         (void)fcntl(s->wake[i], F_SETFD, FD_CLOEXEC);
         (void)fcntl(s->wake[i], F_SETFL, O_NONBLOCK);
     }
-    if (pthread_create(&s->monitor, NULL, monitor_main, s) != 0)
+    if (!thread_start(&s->monitor, monitor_main, s))
         return err_set(err, CALLA_ERR_IO, "http: cannot start a thread");
     s->has_monitor = true;
     return CALLA_OK;

@@ -400,7 +400,7 @@ static void sync_folder(const char *path)
         *(slash == copy ? slash + 1 : slash) = '\0';
         const int fd = open(copy, O_RDONLY | O_CLOEXEC);
         if (fd >= 0) {
-            (void)fsync(fd);
+            (void)file_sync(fd);
             (void)close(fd);
         }
     }
@@ -415,7 +415,7 @@ calla_status pack_writer_commit(pack_writer *w, calla_error *err)
     w->h.sum = header_sum(&w->h);
     calla_status st = write_at(w, &w->h, sizeof w->h, 0, err);
     if (st != CALLA_OK) return st;
-    if (ftruncate(w->fd, (off_t)w->h.file_bytes) != 0 || fsync(w->fd) != 0)
+    if (ftruncate(w->fd, (off_t)w->h.file_bytes) != 0 || !file_sync(w->fd))
         return err_set(err, CALLA_ERR_IO, "cannot write %s: %s", w->tmp, strerror(errno));
     if (rename(w->tmp, w->path) != 0)
         return err_set(err, CALLA_ERR_IO, "cannot rename %s: %s", w->tmp, strerror(errno));

@@ -1,0 +1,53 @@
+# The Mac program, built here: arm64, macOS 14 and later, and nothing to install on the Mac.
+#   ZIG         zig, for its compiler, macOS's headers and the list of libSystem's symbols; by default
+#               of the pinned release that pip installs into build-venv
+#   LD64        LLVM's linker for macOS: zig's own cannot say which SDK a program is for
+#   SOURCES     a folder with the libraries' tarballs, where apt cannot download them
+#
+# The release of zig is that with the headers and symbols of macOS 14: a function that came later
+# does not compile or does not link. Metal goes by the SDK that LC_BUILD_VERSION names, so that is
+# one with tensors.
+
+ZIG_VERSION  := 0.13.0.post1
+MACOS_MIN    := 14.0
+MACOS_SDK    := 26.4
+MACOS        := build-macos
+MACOS_ABS    := $(CURDIR)/$(MACOS)
+ZIG          ?= $(or $(wildcard $(CURDIR)/build-venv/lib/python3*/site-packages/ziglang/zig),zig-of-build-venv)
+LD64         ?= $(shell command -v ld64.lld || command -v ld64.lld-14 || ls /usr/lib/llvm-*/bin/ld64.lld 2>/dev/null | tail -n 1)
+MACOS_CC     := $(ZIG) cc -target aarch64-macos.$(MACOS_MIN)
+MACOS_CXX    := $(ZIG) c++ -target aarch64-macos.$(MACOS_MIN)
+# Its cache would grow for ever in the home folder.
+MACOS_ENV    := ZIG_GLOBAL_CACHE_DIR='$(MACOS_ABS)/zig' ZIG_LOCAL_CACHE_DIR='$(MACOS_ABS)/zig'
+MACOS_WANT    = --min $(MACOS_MIN) --sdk $(MACOS_SDK) --symbols $(MACOS)/stub/libSystem.tbd
+MACOS_PROGS  := $(MACOS)/calla $(MACOS)/calla-check $(MACOS)/calla-gpu-check
+
+macos-env: ## what macos needs: zig of the pinned release, from PyPI into build-venv
+	@test -x build-venv/bin/python || python3 -m venv build-venv
+	@build-venv/bin/python -m pip install -q --disable-pip-version-check ziglang==$(ZIG_VERSION)
+
+# -S: no debugging symbols, which would name folders of this machine.
+macos: ## build-macos/calla for arm64 macOS, cross-compiled; and its check of the result
+	@test -n '$(LD64)' || { echo "macos: no ld64.lld: install lld (make deps-ci), or LD64=..." >&2; exit 1; }
+	@$(ZIG) version >/dev/null 2>&1 || $(MAKE) --no-print-directory macos-env
+	@$(MAKE) --no-print-directory macos-build
+
+macos-build:
+	@mkdir -p $(MACOS)/stub
+	@for l in System m dl pthread; do cp '$(dir $(ZIG))lib/libc/darwin/libSystem.tbd' $(MACOS)/stub/lib$$l.tbd; done
+	@$(MACOS_ENV) CC='$(MACOS_CC)' AR='$(ZIG) ar' SOURCES='$(SOURCES)' sh tools/macos/deps.sh $(MACOS)/deps
+	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(MACOS) OS=Darwin ARCH=arm64 IS_CLANG=1 \
+	    CC='$(MACOS_CC)' CXX='$(MACOS_CXX)' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= MISSING= LIBS_FOUND=1 \
+	    LIB_CPPFLAGS='-I$(MACOS)/deps/include' EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"/usr/lib/libedit.3.dylib"'\' \
+	    LINK='$(LD64) -arch arm64 -platform_version macos $(MACOS_MIN) $(MACOS_SDK) -dead_strip -S -L$(MACOS)/stub' \
+	    LINK_LIBS='-L$(MACOS)/deps/lib -lyajl -lutf8proc -lmicrohttpd -lSystem' EDIT_LDLIBS= LDLIBS=-lSystem \
+	    PREFIX=/usr/local $(MACOS)/libcalla.a $(MACOS_PROGS)
+	@python3 tools/macos/check_macho.py $(MACOS_WANT) --not-in '$(CURDIR)' $(MACOS_PROGS)
+
+# With faults planted in copies of the program: each must be seen. For .ci/run.
+check-macos: macos
+	@sh tools/runtests.sh \
+	    'macos/load-commands=python3 tools/macos/check_macho.py $(MACOS_WANT) --not-in "$(CURDIR)" $(MACOS_PROGS)' \
+	    'macos/planted-faults=python3 tools/macos/test_check_macho.py $(MACOS)/calla $(MACOS_WANT)'
+
+.PHONY: macos macos-env macos-build check-macos
