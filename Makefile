@@ -92,8 +92,9 @@ LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 CHECK_SRC := $(sort $(wildcard src/check/*.c))
 include mk/cuda.mk
+include mk/metal.mk
 include mk/gpu.mk
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ) $(SIMT_OBJ)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ) $(SIMT_OBJ) $(BUILD)/metal/source.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 
 # ---- Building ----------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ CHECK_OBJ      := $(CHECK_SRC:%.c=$(BUILD)/%.o)
 GPU_CHECK_SRC  := $(sort $(wildcard tests/gpu/*.c))
 GPU_CHECK_CXX  := $(sort $(wildcard tests/gpu/*.cpp))
 GPU_CHECK_OBJ  := $(GPU_CHECK_SRC:%.c=$(BUILD)/%.o) $(GPU_CHECK_CXX:%.cpp=$(BUILD)/%.o)
-$(GPU_CHECK_OBJ): EXTRA := -Itests
-$(BUILD)/calla-gpu-check: $(GPU_CHECK_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
+$(GPU_CHECK_OBJ): EXTRA := -Itests -Itests/msl
+$(BUILD)/calla-gpu-check: $(GPU_CHECK_OBJ) $(CHECK_OBJ) $(MSL_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
 
 gpu_tests = 'gpu=$(BUILD)/calla-gpu-check'

@@ -69,6 +69,11 @@ bool check_on_emulator(const check *c)
     return strcmp(c->dev->ops->name, "simt") == 0;
 }
 
+bool check_draws_native(const check *c)
+{
+    return check_on_emulator(c) && !c->metal;
+}
+
 bool check_timing(const check *c)
 {
     return c->time_reps > 0;
@@ -82,7 +87,7 @@ gpu_context *check_context(check *c, const model_shape *shape)
     c->context.rec = c->rec;
     c->context.shape = shape;
     c->context.n_cores = limits.n_cores;
-    c->context.native_mm = limits.native_mm;
+    c->context.native_mm = c->codes ? GPU_MM_CODES : limits.native_mm;
     rec_reset(c->rec);
     return &c->context;
 }
@@ -100,7 +105,7 @@ gpu_view check_view(check *c, const char *name, uint64_t bytes, const void *init
     c->n_buffers++;
     const gpu_view v = {*b, 0, bytes};
     /* The emulator knows what was not written; elsewhere it is NaN. */
-    if (init == NULL && !c->raw && !check_on_emulator(c) && bytes <= POISON_MAX) {
+    if (init == NULL && !c->raw && (!check_on_emulator(c) || c->metal) && bytes <= POISON_MAX) {
         uint8_t *poison = mem_alloc((size_t)bytes);
         if (poison == NULL) die("no memory");
         memset(poison, 0xff, (size_t)bytes);

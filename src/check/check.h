@@ -36,7 +36,8 @@ extern const model_shape check_nano, check_35b;
 
 gpu_device *check_device(check *c);
 bool check_on_emulator(const check *c);
-bool check_timing(const check *c); /* --time */
+bool check_draws_native(const check *c); /* has every main loop: a case chooses native_mm */
+bool check_timing(const check *c);       /* --time */
 
 /* A context whose recorder is empty; change `off` at will. */
 gpu_context *check_context(check *c, const model_shape *shape);

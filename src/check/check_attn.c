@@ -175,7 +175,7 @@ static void step_mma(check *c)
         p.y = check_floats(c, (uint64_t)p.a.n_tokens * p.a.y_pitch, -2, 2);
     }
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = GPU_MM_WGMMA;
+    if (check_draws_native(c)) g->native_mm = GPU_MM_WGMMA;
     g->off[GPU_SW_fuse_qkprep] = check_below(c, 2) == 0;
     g->off[GPU_SW_attn_blocks] = check_below(c, 4) == 0;
     check_shape(c, "heads %u/%u tokens %u length %u rows %u%s%s", p.a.n_heads, p.a.n_kv_heads,
@@ -199,7 +199,7 @@ static void step_alone(check *c)
     problem p = {0};
     draw_step(c, &p, false, check_on_emulator(c) ? 2300 : 30000);
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = check_below(c, 2) == 0 ? GPU_MM_WGMMA : GPU_MM_TILES;
+    if (check_draws_native(c)) g->native_mm = check_below(c, 2) == 0 ? GPU_MM_WGMMA : GPU_MM_TILES;
     check_shape(c, "heads %u/%u tokens %u length %u%s", p.a.n_heads, p.a.n_kv_heads, p.a.n_tokens,
                 p.max_len, g->native_mm ? " native" : "");
     make_views(c, &p, op_attn_step_scratch(&p.shape, p.a.n_tokens, 4096), 4);
@@ -271,7 +271,7 @@ static void scan_tiles(check *c, bool native)
     problem p = {0};
     draw_scan(c, &p, true, 40);
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = native ? GPU_MM_WGMMA : GPU_MM_TILES;
+    if (check_draws_native(c)) g->native_mm = native ? GPU_MM_WGMMA : GPU_MM_TILES;
     g->off[GPU_SW_tensor_main] = !native;
     check_shape(c, "heads %u/%u tokens %u segments %u length %u", p.a.n_heads, p.a.n_kv_heads,
                 p.a.n_tokens, p.n_seqs, p.max_len);
@@ -319,7 +319,7 @@ static void scan_chunks(check *c)
     memcpy(p.seg, segs, sizeof segs);
     p.n_seqs = 3;
     gpu_context *g = check_context(c, &p.shape);
-    if (check_on_emulator(c)) g->native_mm = GPU_MM_WGMMA;
+    if (check_draws_native(c)) g->native_mm = GPU_MM_WGMMA;
     g->off[GPU_SW_tensor_main] = check_below(c, 2) == 0;
     g->off[GPU_SW_attn_mm] = check_below(c, 3) == 0;
     check_shape(c, "heads %u/%u tokens %u cut at %u%s%s", p.a.n_heads, p.a.n_kv_heads, n, cut,

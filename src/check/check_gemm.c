@@ -122,7 +122,7 @@ static void dense_wide(check *c)
 /* The main loop over codes in memory, where the rows allow it. */
 static void use_codes(check *c, gpu_context *g)
 {
-    if (check_on_emulator(c)) g->native_mm = GPU_MM_CODES;
+    if (check_draws_native(c)) g->native_mm = GPU_MM_CODES;
 }
 
 static void dense_codes(check *c)

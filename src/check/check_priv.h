@@ -14,6 +14,7 @@ struct check {
     uint64_t rng;
     uint32_t time_reps;           /* 0: no timing */
     bool early, graph;            /* how programs are run */
+    bool metal, codes;            /* Metal's texts on the emulator; with GPU_MM_CODES */
     bool raw;                     /* leaves what is not initialised alone */
     double peak_gbs, peak_tflops; /* 0: unknown */
     const char *name;

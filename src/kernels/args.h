@@ -3,8 +3,6 @@
 #define CALLA_KERNELS_ARGS_H
 
 #if defined(__METAL_VERSION__)
-typedef uint uint32_t;
-typedef int int32_t;
 #define KARGS_SIZE(name, bytes) static_assert(sizeof(name) == (bytes), "size of " #name)
 #elif defined(__cplusplus)
 #include <stdint.h>

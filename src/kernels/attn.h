@@ -262,9 +262,9 @@ template <uint NH>
 KFN void attn_join_slices(THREF(attn_heads<NH>) h, uint slice, uint quad, uint quads, uint slices,
                           uint lane, TPTR(float) buf, TPTR(float) ml)
 {
-    for (uint half = slices >> 1; half > 0; half >>= 1) {
-        if (slice >= half && slice < 2 * half) {
-            const uint at = ((slice - half) * quads + quad) * NH;
+    for (uint n_half = slices >> 1; n_half > 0; n_half >>= 1) {
+        if (slice >= n_half && slice < 2 * n_half) {
+            const uint at = ((slice - n_half) * quads + quad) * NH;
             UNROLL for (uint i = 0; i < NH; i++)
             {
                 UNROLL for (uint d = 0; d < 8; d++) buf[(at + i) * ATTN_DIM + 32 * d + lane] =
@@ -276,7 +276,7 @@ KFN void attn_join_slices(THREF(attn_heads<NH>) h, uint slice, uint quad, uint q
             }
         }
         TG_BARRIER();
-        if (slice < half) {
+        if (slice < n_half) {
             const uint at = (slice * quads + quad) * NH;
             UNROLL for (uint i = 0; i < NH; i++)
             {
@@ -349,7 +349,7 @@ KFN uint attn_slices(uint quads)
 template <bool CO, uint NH>
 KFN void attn_step_fused(DPTR(const uint) tok, DPTR(const float) y, DPTR(const float) rope,
                          DPTR(const float) q_norm, DPTR(const float) k_norm, DPTR(ushort) k,
-                         DPTR(ushort) v, DPTR(float) po, DPTR(float) pml, attn_args a,
+                         DPTR(ushort) v, DPTR(float) po, DPTR(float) pml, ARGS(attn_args) a,
                          TPTR(float) buf, TPTR(float) ml, uint gx, uint gy, uint sg, uint lane)
 {
     const attn_where w = attn_token(tok, gy);
@@ -410,7 +410,7 @@ ATTN_STEP_FUSED(attn_step_fused_one_strided, false, 1)
 
 template <bool CO, uint NH>
 KFN void attn_step_plain(DPTR(const uint) tok, DPTR(const float) q, DPTR(const ushort) k,
-                         DPTR(const ushort) v, DPTR(float) po, DPTR(float) pml, attn_args a,
+                         DPTR(const ushort) v, DPTR(float) po, DPTR(float) pml, ARGS(attn_args) a,
                          TPTR(float) buf, TPTR(float) ml, uint gx, uint gy, uint sg, uint lane)
 {
     const attn_where w = attn_token(tok, gy);
@@ -497,7 +497,7 @@ KERNEL_END
  * RoPE -> k; v) of one token. Grid x: T (n_heads + n_kv_heads) / 8. Bytes: 4 in, 4 (f32) or 2 out a
  * value. */
 KFN attn_f8 attn_prepare_q(DPTR(const float) y, DPTR(const float) rope, DPTR(const float) q_norm,
-                           THREF(const attn_args) a, uint t, uint head, uint lane)
+                           ARGS(attn_args) a, uint t, uint head, uint lane)
 {
     DPTR(const float) yq = y + (ulong)t * a.y_pitch + head * 2 * ATTN_DIM;
     return attn_norm_rope<true>(attn_load_f32<true>(yq, lane), q_norm, rope + t * 64, a.eps,
@@ -505,8 +505,8 @@ KFN attn_f8 attn_prepare_q(DPTR(const float) y, DPTR(const float) rope, DPTR(con
 }
 
 KFN void attn_append(DPTR(const uint) tok, DPTR(const float) y, DPTR(const float) rope,
-                     DPTR(const float) k_norm, DPTR(ushort) k, DPTR(ushort) v,
-                     THREF(const attn_args) a, uint t, uint kv, uint lane)
+                     DPTR(const float) k_norm, DPTR(ushort) k, DPTR(ushort) v, ARGS(attn_args) a,
+                     uint t, uint kv, uint lane)
 {
     const attn_where w = attn_token(tok, t);
     DPTR(const float) yk = y + (ulong)t * a.y_pitch + (2 * a.n_heads + kv) * ATTN_DIM;

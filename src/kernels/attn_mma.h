@@ -435,7 +435,7 @@ KFN void attn_scan_weights(THREF(attn_scan_state) st, THREF(attn_scan_score) x)
         st.m[r] = m;
         st.l[r] = KFMA(st.l[r], f[r], l);
     }
-    if (simd_ballot(f[0] != 1.0f || f[1] != 1.0f) != 0) {
+    if (simd_ballot_u32(f[0] != 1.0f || f[1] != 1.0f) != 0) {
         UNROLL for (uint i = 0; i < 32; i++)
         {
             st.o[i].v[0] = st.o[i].v[0] * f[0];
@@ -469,7 +469,7 @@ KFN void attn_scan_values(THREF(attn_scan_state) st, THREF(attn_scan_score) x,
  * bytes. */
 KFN void attn_scan_finish(THREF(attn_scan_state) st, FRAG_PTR(ushort) q, uint q_row, uint n_rows,
                           uint token, uint head, DPTR(const float) y, DPTR(ushort) o,
-                          THREF(const attn_args) a, uint lane)
+                          ARGS(attn_args) a, uint lane)
 {
     const uint g = lane / 4, c = lane % 4;
     SG_BARRIER();

@@ -534,7 +534,7 @@ KERNEL(basic_sample_final, 256, KIN(0, uint, cand), KOUT(1, uint, samp), KOUT(2,
             if (lane < 8) entry[12 + lane] = old[12 + lane];
         }
         const bool bad = top == 0u || top >= 0xff800000u; /* nothing left, +infinity, NaN */
-        const bool ends = simd_ballot(lane < old[11] && old[24 + (lane & 15u)] == id) != 0u;
+        const bool ends = simd_ballot_u32(lane < old[11] && old[24 + (lane & 15u)] == id) != 0u;
         if (lane == 0) {
             const uint n = old[4];
             ring[gx * a.ring_len + n % a.ring_len] = bad ? SAMPLE_BAD : id;

@@ -38,12 +38,15 @@ static_assert(sizeof(ulong) == 8, "ulong has 64 bits");
 #define KERNEL_DYN_SMEM(name, bytes) extern "C" __device__ unsigned name##_dyn_smem = (bytes)
 
 template <typename T> using kx_ref = T &;
-#define DPTR(T)  T *
-#define TPTR(T)  T *
-#define THREF(T) kx_ref<T>
+#define DPTR(T)             T *
+#define TPTR(T)             T *
+#define THREF(T)            kx_ref<T>
+#define ARGS(T)             kx_ref<const T>
+#define THARRAY(T, n, name) T(&name)[n]
 
 #define TG_ARRAY(T, name, n) __shared__ __align__(16) T name[n]
 #define TG_BARRIER()         __syncthreads()
+#define TG_BARRIER_DEVICE()  __syncthreads()
 #define SG_BARRIER()         __syncwarp()
 #define UNROLL               _Pragma("unroll")
 
@@ -133,7 +136,7 @@ KFN uint simd_prefix_u32(uint v)
     return s - v;
 }
 
-KFN uint simd_ballot(bool c)
+KFN uint simd_ballot_u32(bool c)
 {
     return __ballot_sync(KX_ALL, c ? 1 : 0);
 }

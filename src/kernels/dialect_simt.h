@@ -49,9 +49,11 @@ struct alignas(16) float4 {
                                 ngy = simt_self->group->launch->grid_y
 
 template <typename T> using simt_ref = T &;
-#define THREF(T) simt_ref<T>
-#define DPTR(T)  simt_dptr<T>
-#define TPTR(T)  simt_tptr<T>
+#define THREF(T)            simt_ref<T>
+#define ARGS(T)             simt_ref<const T>
+#define THARRAY(T, n, name) T(&name)[n]
+#define DPTR(T)             simt_dptr<T>
+#define TPTR(T)             simt_tptr<T>
 
 #if defined(SIMT_CHECK)
 
@@ -371,8 +373,9 @@ template <typename T> struct simt_bind<const T &> {
 
 /* ---- Rendezvous ---- */
 
-#define TG_BARRIER() simt_barrier(simt_self, SIMT_SITE("TG_BARRIER"))
-#define SG_BARRIER() simt_sg_barrier(SIMT_SITE("SG_BARRIER"))
+#define TG_BARRIER()        simt_barrier(simt_self, SIMT_SITE("TG_BARRIER"))
+#define TG_BARRIER_DEVICE() simt_barrier(simt_self, SIMT_SITE("TG_BARRIER_DEVICE"))
+#define SG_BARRIER()        simt_sg_barrier(SIMT_SITE("SG_BARRIER"))
 
 static inline void simt_sg_barrier(const char *site)
 {
@@ -500,7 +503,7 @@ static inline uint simt_ballot(bool c, const char *site)
 #define simd_max_u32(v)                                                                            \
     simt_reduce_u32(v, SIMT_SITE("simd_max_u32"), [](uint a, uint b) { return kmax(a, b); })
 #define simd_prefix_u32(v) simt_prefix_u32(v, SIMT_SITE("simd_prefix_u32"))
-#define simd_ballot(c)     simt_ballot(c, SIMT_SITE("simd_ballot"))
+#define simd_ballot_u32(c) simt_ballot(c, SIMT_SITE("simd_ballot_u32"))
 
 #define UNROLL /* little to gain here, and compiling takes a tenth of the time */
 #if defined(__clang__)

@@ -88,8 +88,8 @@ KFN float4 gdn_zero4()
  * part is lane / (32 / LPC): lanes that share a row are neighbours.
  * ONE: both sums from the old state, side by side; otherwise in the order of the definition. */
 template <uint LPC, uint CPL, bool ONE>
-KFN void gdn_token(THREF(float[CPL * 128 / LPC]) s, THREF(float[128 / LPC]) k,
-                   THREF(float[128 / LPC]) q, THREF(float[CPL]) v, float alpha, float beta,
+KFN void gdn_token(THARRAY(float, CPL * 128 / LPC, s), THARRAY(float, 128 / LPC, k),
+                   THARRAY(float, 128 / LPC, q), THARRAY(float, CPL, v), float alpha, float beta,
                    float qk)
 {
     const uint n = 128 / LPC;
@@ -138,7 +138,7 @@ template <uint LPC> KFN uint gdn_state_index(uint col, uint part, uint j)
 }
 
 template <uint LPC, uint CPL>
-KFN void gdn_load_state(THREF(float[CPL * 128 / LPC]) s, DPTR(const float) state, uint col,
+KFN void gdn_load_state(THARRAY(float, CPL * 128 / LPC, s), DPTR(const float) state, uint col,
                         uint part, bool zero)
 {
     UNROLL for (uint i = 0; i < CPL * 32 / LPC; i++)
@@ -154,7 +154,7 @@ KFN void gdn_load_state(THREF(float[CPL * 128 / LPC]) s, DPTR(const float) state
 }
 
 template <uint LPC, uint CPL>
-KFN void gdn_store_state(THREF(float[CPL * 128 / LPC]) s, DPTR(float) state, uint col, uint part)
+KFN void gdn_store_state(THARRAY(float, CPL * 128 / LPC, s), DPTR(float) state, uint col, uint part)
 {
     UNROLL for (uint i = 0; i < CPL * 32 / LPC; i++)
     {
@@ -169,7 +169,8 @@ KFN void gdn_store_state(THREF(float[CPL * 128 / LPC]) s, DPTR(float) state, uin
 }
 
 /* A lane's rows of a 128-vector in threadgroup memory. */
-template <uint LPC> KFN void gdn_tg_rows(THREF(float[128 / LPC]) r, TPTR(const float) p, uint part)
+template <uint LPC>
+KFN void gdn_tg_rows(THARRAY(float, 128 / LPC, r), TPTR(const float) p, uint part)
 {
     UNROLL for (uint j = 0; j < 32 / LPC; j++)
     {
@@ -223,8 +224,8 @@ KFN uint gdn_step_item(uint i, uint cols, uint head, uint k_head, uint col0, uin
  * The state is asked for last, and on its way while the inputs are worked on. */
 template <uint TILES, bool Z>
 KFN void gdn_step_inputs(DPTR(const tok_entry) tok, DPTR(const float) conv, DPTR(const float) y,
-                         DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
-                         uint col0, uint t, uint tid, TPTR(float) x_s, THREF(float[32]) s,
+                         DPTR(const float) state, DPTR(float) ring, ARGS(gdn_args) a, uint head,
+                         uint col0, uint t, uint tid, TPTR(float) x_s, THARRAY(float, 32, s),
                          THREF(uint) slot, THREF(float) b_in, THREF(float) a_in)
 {
     const uint threads = TILES * 32, cols = TILES * 8, items = 256 + cols + (Z ? 128 : 0);
@@ -315,9 +316,9 @@ KFN void gdn_step_scalars(TPTR(const float) x_s, TPTR(float) n_s, TPTR(float) r_
 template <uint TILES, bool Z>
 KFN float gdn_step_columns(DPTR(const tok_entry) tok, DPTR(const float) conv,
                            DPTR(const float) rate, DPTR(const float) dt, DPTR(const float) y,
-                           DPTR(const float) state, DPTR(float) ring, gdn_args a, uint head,
+                           DPTR(const float) state, DPTR(float) ring, ARGS(gdn_args) a, uint head,
                            uint col0, uint t, uint tid, TPTR(float) x_s, TPTR(float) n_s,
-                           TPTR(float) r_s, THREF(float[32]) s, THREF(uint) slot)
+                           TPTR(float) r_s, THARRAY(float, 32, s), THREF(uint) slot)
 {
     const uint lane = tid & 31, sg = tid >> 5, part = lane >> 3;
     const float head_rate = rate[head], head_dt = dt[head];
@@ -388,14 +389,14 @@ KERNEL(gdn_step_split, 128, GDN_STEP_INPUTS, KOUT(9, float, raw), KOUT(10, uint,
     if (lane < 8) st_shared_f32(raw, i_head * 128 + col0 + sg * 8 + lane, v);
     const uint i = 8 * (lane & 15), mine = i + 4 * (lane >> 4);
     const float4 wn = ld16f(norm, mine);
-    TG_BARRIER();
+    TG_BARRIER_DEVICE();
     if (tid == 0) { /* before the stores of the state, which the fences would wait for */
         device_fence();
         last_s[0] = atomic_add_u32(arrived, i_head, 1);
         device_fence();
     }
     GDN_STEP_STORE(head, col0);
-    TG_BARRIER();
+    TG_BARRIER_DEVICE();
     if (sg == 0 && last_s[0] == 3) {
         float r[8];
         UNROLL for (uint e = 0; e < 8; e++) r[e] = ld_shared_f32(raw, i_head * 128 + i + e);
@@ -435,7 +436,7 @@ KERNEL_END
 
 /* Gated norm of raw [T][VW] for unit u = (token, head): half a simdgroup a head. */
 KFN float4 gdn_norm_unit(DPTR(const float) raw, DPTR(const float) y, DPTR(const float) norm,
-                         gdn_args a, uint u, uint i, THREF(float4) second)
+                         ARGS(gdn_args) a, uint u, uint i, THREF(float4) second)
 {
     const uint t = u / a.v_heads, h = u % a.v_heads;
     const uint z = t * a.y_pitch + (2 * a.k_heads + a.v_heads + h) * 128 + i;
@@ -485,7 +486,8 @@ KFN float4 gdn_history(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(cons
 
 /* Tokens [t0, t0 + n) of one value head's v: w are the taps of the lane's four channels ch. */
 KFN void gdn_prep_v(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(const float) ring,
-                    DPTR(float) v, gdn_args a, uint t0, uint n, uint ch, THREF(float4[4]) w)
+                    DPTR(float) v, ARGS(gdn_args) a, uint t0, uint n, uint ch,
+                    THARRAY(float4, 4, w))
 {
     const uint kw = a.k_heads * 128, vw = a.v_heads * 128, channels = 2 * kw + vw;
     float4 x0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), x1 = gdn_zero4(), x2 = x1, x3 = x1;
@@ -507,8 +509,8 @@ KFN void gdn_prep_v(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(const f
 
 /* The same for one key head's q and k (channels ch and KW + ch), normalised; qk_s [n] = q . k. */
 KFN void gdn_prep_qk(DPTR(const tok_entry) tok, DPTR(const float) y, DPTR(const float) ring,
-                     DPTR(float) q, DPTR(float) k, gdn_args a, uint t0, uint n, uint ch, uint lane,
-                     THREF(float4[4]) w, THREF(float4[4]) wk, TPTR(float) qk_s)
+                     DPTR(float) q, DPTR(float) k, ARGS(gdn_args) a, uint t0, uint n, uint ch,
+                     uint lane, THARRAY(float4, 4, w), THARRAY(float4, 4, wk), TPTR(float) qk_s)
 {
     const uint kw = a.k_heads * 128, channels = 2 * kw + a.v_heads * 128;
     float4 q0 = ld16f(y + (ulong)t0 * a.y_pitch, ch), q1 = gdn_zero4(), q2 = q1, q3 = q1;
@@ -601,9 +603,9 @@ KERNEL_END
  * and gates; beyond the segment's n tokens the last one again. */
 template <uint THREADS>
 KFN void gdn_stage_load(DPTR(const float) q, DPTR(const float) k, DPTR(const float) v,
-                        DPTR(const float) gates, gdn_args a, uint t0, uint n, uint tid,
-                        THREF(float4[GDN_STAGE * 32 / THREADS]) qn,
-                        THREF(float4[GDN_STAGE * 32 / THREADS]) kn, THREF(float4) vn,
+                        DPTR(const float) gates, ARGS(gdn_args) a, uint t0, uint n, uint tid,
+                        THARRAY(float4, GDN_STAGE * 32 / THREADS, qn),
+                        THARRAY(float4, GDN_STAGE * 32 / THREADS, kn), THREF(float4) vn,
                         THREF(float4) gn)
 {
     UNROLL for (uint i = 0; i < GDN_STAGE * 32 / THREADS; i++)
@@ -617,9 +619,10 @@ KFN void gdn_stage_load(DPTR(const float) q, DPTR(const float) k, DPTR(const flo
 }
 
 template <uint THREADS>
-KFN void gdn_stage_store(THREF(float4[GDN_STAGE * 32 / THREADS]) qn,
-                         THREF(float4[GDN_STAGE * 32 / THREADS]) kn, float4 vn, float4 gn, uint tid,
-                         TPTR(float) q_s, TPTR(float) k_s, TPTR(float) v_s, TPTR(float) g_s)
+KFN void gdn_stage_store(THARRAY(float4, GDN_STAGE * 32 / THREADS, qn),
+                         THARRAY(float4, GDN_STAGE * 32 / THREADS, kn), float4 vn, float4 gn,
+                         uint tid, TPTR(float) q_s, TPTR(float) k_s, TPTR(float) v_s,
+                         TPTR(float) g_s)
 {
     UNROLL for (uint i = 0; i < GDN_STAGE * 32 / THREADS; i++)
     {
@@ -650,8 +653,9 @@ KFN void gdn_stage_store(THREF(float4[GDN_STAGE * 32 / THREADS]) qn,
 template <uint LPC, uint CPL, bool ONE, bool REGS>
 KFN void gdn_scan_columns(DPTR(const seg_entry) seg, DPTR(const float) q, DPTR(const float) k,
                           DPTR(const float) v, DPTR(const float) gates, DPTR(float) state,
-                          DPTR(float) o, gdn_args a, uint gx, uint gy, uint tid, TPTR(float) q_s,
-                          TPTR(float) k_s, TPTR(float) v_s, TPTR(float) g_s, TPTR(float) o_s)
+                          DPTR(float) o, ARGS(gdn_args) a, uint gx, uint gy, uint tid,
+                          TPTR(float) q_s, TPTR(float) k_s, TPTR(float) v_s, TPTR(float) g_s,
+                          TPTR(float) o_s)
 {
     const uint threads = LPC * 32 / CPL, per = GDN_STAGE * 32 / threads;
     const uint cols = CPL * 32 / LPC; /* of a simdgroup */
@@ -739,7 +743,7 @@ GDN_SCAN(gdn_scan_4_text_mem, 4, 1, false, false)
 template <bool ONE>
 KFN void gdn_scan_direct_column(DPTR(const seg_entry) seg, DPTR(const float) q, DPTR(const float) k,
                                 DPTR(const float) v, DPTR(const float) gates, DPTR(float) state,
-                                DPTR(float) o, gdn_args a, uint gx, uint gy, uint tid)
+                                DPTR(float) o, ARGS(gdn_args) a, uint gx, uint gy, uint tid)
 {
     const uint lane = tid & 31, head = gx >> 5, col = (gx & 31) * 4 + (tid >> 5);
     const uint kw = a.k_heads * 128, vw = a.v_heads * 128;

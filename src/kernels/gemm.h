@@ -32,7 +32,7 @@ KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(cons
                    TPTR(ushort) tb, TPTR(float) tc, uint tid, uint lane, uint sg)
 {
     const uint NA = BM / 16, NB = BN / 64, SX = BN / 32; /* loads a thread, simdgroups in a row */
-    const uint chunk = tid & 7, half = tid & 1;
+    const uint chunk = tid & 7, odd = tid & 1;
     ulong a_at[BM / 16], b_at[BN / 64];
     ulong sb_at[BN / 64];
     UNROLL for (uint i = 0; i < NA; i++)
@@ -42,7 +42,7 @@ KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(cons
     UNROLL for (uint i = 0; i < NB; i++)
     {
         const uint r = o.w0 + kmin(tid / 2 + 64 * i, o.n_w - 1);
-        b_at[i] = Q4 ? (ulong)r * (o.cols / 8) + 4 * half : (ulong)r * (o.cols / 2) + 16 * half;
+        b_at[i] = Q4 ? (ulong)r * (o.cols / 8) + 4 * odd : (ulong)r * (o.cols / 2) + 16 * odd;
         sb_at[i] = (ulong)r * (o.cols / 64);
     }
     uint4 a[BM / 16], b[BN / 64];
@@ -65,7 +65,7 @@ KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(cons
         }
         UNROLL for (uint i = 0; i < NB; i++)
         {
-            const uint at = (tid / 2 + 64 * i) * GEMM_PITCH + 32 * half;
+            const uint at = (tid / 2 + 64 * i) * GEMM_PITCH + 32 * odd;
             if (Q4) {
                 tg_st16h(tb, at, mm_dequant8(b[i].x, s[i]));
                 tg_st16h(tb, at + 8, mm_dequant8(b[i].y, s[i]));
@@ -104,7 +104,7 @@ KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(cons
 
 /* The dense product. */
 template <bool Q4>
-KFN void gemm_dense(THREF(const gemm_args) a, DPTR(const ushort) x, DPTR(const uint) w,
+KFN void gemm_dense(ARGS(gemm_args) a, DPTR(const ushort) x, DPTR(const uint) w,
                     DPTR(const uint) sb, DPTR(float) y, TPTR(ushort) ta, TPTR(ushort) tb,
                     TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)
 {
@@ -324,20 +324,20 @@ KERNEL(moe_count, 256, KIN(0, uint, ids), KOUT(1, uint, counts), KARG(2, moe_pla
 KERNEL_END
 
 /* Height of an expert's full tiles: equal parts when there are no short ones. */
-KFN uint moe_height(THREF(const moe_plan_args) a, uint c)
+KFN uint moe_height(ARGS(moe_plan_args) a, uint c)
 {
     if (a.tail != 0 || c == 0) return a.full;
     const uint n = (c + a.full - 1) / a.full;
     return ((c + n - 1) / n + 15) & ~15u;
 }
 /* Tiles of c slots. */
-KFN uint moe_n_full(THREF(const moe_plan_args) a, uint c)
+KFN uint moe_n_full(ARGS(moe_plan_args) a, uint c)
 {
     if (a.full == 0) return 0;
     const uint h = moe_height(a, c);
     return c / h + (c % h > a.tail ? 1u : 0u);
 }
-KFN uint moe_n_short(THREF(const moe_plan_args) a, uint c)
+KFN uint moe_n_short(ARGS(moe_plan_args) a, uint c)
 {
     if (a.full == 0) return (c + a.tail - 1) / a.tail;
     return c % a.full != 0 && c % a.full <= a.tail ? 1u : 0u;
@@ -345,7 +345,7 @@ KFN uint moe_n_short(THREF(const moe_plan_args) a, uint c)
 
 /* A simdgroup's share of the ids of expert e to slots from slot on. */
 KFN void moe_list_slots(DPTR(const uint) ids, DPTR(uint) slot_token, DPTR(uint) slot_of,
-                        THREF(const moe_plan_args) a, uint e, uint slot, uint sg, uint lane)
+                        ARGS(moe_plan_args) a, uint e, uint slot, uint sg, uint lane)
 {
     const uint n = a.n * a.n_used, share = moe_share(n), end = kmin(n, (sg + 1) * share);
     for (uint first = sg * share; first < end; first += 128) {
@@ -354,7 +354,7 @@ KFN void moe_list_slots(DPTR(const uint) ids, DPTR(uint) slot_token, DPTR(uint) 
         v.x = v.y = v.z = v.w = ~0u;
         if (i < end) v = moe_ids4(ids, i, n);
         const uint c = moe_matches(v, e);
-        if (simd_ballot(c != 0) == 0) continue;
+        if (simd_ballot_u32(c != 0) == 0) continue;
         uint s = slot + simd_prefix_u32(c);
         UNROLL for (uint j = 0; j < 4; j++)
         {
@@ -444,7 +444,7 @@ KERNEL_END
 
 /* One tile of an expert's product; false when the list has no entry gy. */
 template <uint BM, uint BN, bool Q4>
-KFN bool moe_tile(THREF(const moe_gemm_args) a, THREF(gemm_operands) o, DPTR(const ushort) x,
+KFN bool moe_tile(ARGS(moe_gemm_args) a, THREF(gemm_operands) o, DPTR(const ushort) x,
                   DPTR(const uint) slot_token, bool gather, DPTR(const uint) n_map,
                   DPTR(const uint) map, DPTR(const uint) bank, TPTR(ushort) ta, TPTR(ushort) tb,
                   TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)

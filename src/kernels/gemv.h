@@ -207,9 +207,9 @@ template <uint S> KFN float team_sum(float s, TPTR(float) halves, uint turn, uin
  * K: columns if known (rows % 4 == 0 then), else 0. */
 template <uint C, uint S, uint K>
 KFN void gemv_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
-                    DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y, gemv_args a,
-                    TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(float) halves,
-                    uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
+                    DPTR(const float) norm, DPTR(const uint) rows_of, DPTR(float) y,
+                    ARGS(gemv_args) a, TPTR(float) stage, TPTR(float) sums, TPTR(float) part,
+                    TPTR(float) halves, uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
 {
     const uint cols = K != 0 ? K : a.cols, n_fours = (a.rows + 3) / 4;
     const uint n_teams = 4 / S, piece = sg % S, r0 = piece * C * 32 + lane;
@@ -558,9 +558,9 @@ KERNEL_END
 template <uint K>
 KFN void router_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float) x,
                       DPTR(const float) norm, DPTR(uint) counters, DPTR(float) logits,
-                      DPTR(uint) ids, DPTR(float) weights, gemv_router_args a, TPTR(float) stage,
-                      TPTR(float) sums, TPTR(float) part, TPTR(uint) arrived, uint tid, uint lane,
-                      uint sg, uint gx, uint gy, uint ngx)
+                      DPTR(uint) ids, DPTR(float) weights, ARGS(gemv_router_args) a,
+                      TPTR(float) stage, TPTR(float) sums, TPTR(float) part, TPTR(uint) arrived,
+                      uint tid, uint lane, uint sg, uint gx, uint gy, uint ngx)
 {
     const uint N = K != 0 ? K / 512 : 8;
     const uint cols = K != 0 ? K : a.cols, n_runs = cols / 16;
@@ -616,13 +616,13 @@ KFN void router_group(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const fl
     DPTR(float) out = logits + (ulong)gy * (a.n_experts + 1);
     if (lane == 0 && 4 * gx + sg <= a.n_experts) st_shared_f32(out, row, acc);
     if (a.tail != 0u) {
-        TG_BARRIER();
+        TG_BARRIER_DEVICE();
         if (tid == 0) {
             device_fence();
             arrived[0] = atomic_add_u32(counters, gy, 1u);
             device_fence();
         }
-        TG_BARRIER();
+        TG_BARRIER_DEVICE();
         if (arrived[0] == ngx - 1 && sg == 0) {
             route_logits<8> l;
             UNROLL for (uint j = 0; j < 8; j++)
@@ -684,7 +684,7 @@ KERNEL_END
  * why     g and u rows lie side by side, so a simdgroup has both of two outputs in its four. */
 template <uint C, uint S, uint K>
 KFN void gateup_group(DPTR(const uint) slabs, DPTR(const float) x, DPTR(const float) norm,
-                      DPTR(const uint) ids, DPTR(float) h, gemv_moe_args a, TPTR(float) stage,
+                      DPTR(const uint) ids, DPTR(float) h, ARGS(gemv_moe_args) a, TPTR(float) stage,
                       TPTR(float) sums, TPTR(float) part, TPTR(float) halves, uint tid, uint lane,
                       uint sg, uint gx, uint gy, uint ngx)
 {

@@ -13,8 +13,8 @@
 
 #if defined(__METAL_VERSION__)
 #define KFN           static inline
-#define KFMA(a, b, c) fma(a, b, c)
-#define KSQRT(x)      precise::sqrt(x)
+#define KFMA(a, b, c) metal::fma(a, b, c)
+#define KSQRT(x)      metal::precise::sqrt(x)
 #define KBITS(x)      as_type<uint>(x)
 #define KFLOAT(u)     as_type<float>(u)
 #elif defined(__CUDACC__)
@@ -84,9 +84,9 @@ KFN float kx_exp(float x)
     p = KFMA(p, r, 5.000000095e-01f);
     p = KFMA(p * r, r, r) + 1.0f;
     /* 2^n in two factors: n reaches 128 */
-    const int half = (int)n >> 1;
-    const float a = KFLOAT((unsigned)(half + 127) << 23);
-    const float b = KFLOAT((unsigned)((int)n - half + 127) << 23);
+    const int n_half = (int)n >> 1;
+    const float a = KFLOAT((unsigned)(n_half + 127) << 23);
+    const float b = KFLOAT((unsigned)((int)n - n_half + 127) << 23);
     return x < -87.3f ? 0.0f : (p * a) * b;
 }
 

@@ -24,6 +24,8 @@ KFN float q4_bias(uint sb)
 
 #if defined(__CUDACC__)
 #include "kernels/prim_q4dot_cuda.h"
+#elif defined(__METAL_VERSION__)
+#include "kernels/prim_q4dot_metal.h"
 #else
 #include "kernels/prim_q4dot_simt.h"
 #endif

@@ -7,6 +7,8 @@
 #include "base/fpenv.h"
 #include "base/mem.h"
 #include "check/check_priv.h"
+#include "exec/gpu/simt/simt.h"
+#include "msl.h"
 
 /* Of the emulator itself; behind those of check_families. */
 extern const check_case check_simt_cases[];
@@ -20,14 +22,16 @@ static const check_case *family(size_t i)
 typedef struct options {
     const char *device, *only;
     uint64_t seed;
-    uint32_t n_draws, reps;
+    uint32_t n_draws, reps, rung;
     bool list, time, fast, early, graph, raw;
     double peak_gbs, peak_tflops;
 } options;
 
 static const char usage[] =
     "usage: calla-gpu-check [options]\n"
-    "  --device simt|cuda  default simt\n"
+    "  --device simt|cuda|msl\n"
+    "                      default simt; msl: Metal's texts on the emulator\n"
+    "  --rung N            of msl: the kind of matrix tiles, 0 (scalar) to 3, default 0\n"
     "  --only TEXT,...     cases whose name contains a TEXT, or is NAME for =NAME\n"
     "  --seed N            default 1; values, shapes and the emulator's schedule\n"
     "  --draws N           draws a case, default 3\n"
@@ -50,8 +54,13 @@ static void open_device(check *c, const options *o, uint64_t schedule)
         st = gpu_simt_create(&c->dev, &simt, &err);
     else if (strcmp(o->device, "cuda") == 0)
         st = gpu_cuda_create(&c->dev, 0, &err);
+    else if (strcmp(o->device, "msl") == 0)
+        st = simt_device_create(&c->dev, &(gpu_simt_options){.check = false},
+                                msl_table((metal_rung)o->rung), &err);
     else
         st = err_set(&err, CALLA_ERR_UNSUPPORTED, "no driver \"%s\" in this build", o->device);
+    c->metal = strcmp(o->device, "msl") == 0;
+    c->codes = c->metal && o->rung == METAL_RUNG_TENSOR4 && msl_has_rungs;
     if (st == CALLA_OK) st = recorder_create(&c->rec, c->dev, &err);
     if (st != CALLA_OK) {
         fprintf(stderr, "calla-gpu-check: %s\n", err.message);
@@ -79,8 +88,10 @@ static bool run_case(check *c, const check_case *k, const options *o)
         if (simt) close_device(c);
         if (!c->failed) continue;
         printf("FAIL %s (%s): %s\n", k->name, c->shape, c->failure);
-        printf("     again: build/calla-gpu-check --device %s --seed %llu --draws 1 --only %s%s\n",
-               o->device, (unsigned long long)(o->seed + i), k->name, o->fast ? " --fast" : "");
+        printf("     again: build/calla-gpu-check --device %s --rung %u --seed %llu --draws 1 "
+               "--only %s%s\n",
+               o->device, o->rung, (unsigned long long)(o->seed + i), k->name,
+               o->fast ? " --fast" : "");
         (void)fflush(stdout);
         return false;
     }
@@ -110,6 +121,7 @@ static bool wanted(const check_case *k, const options *o)
     if (o->only != NULL && !named(k->name, o->only)) return false;
     if ((k->flags & CHECK_BENCH) != 0 && !o->time) return false;
     const bool simt = strcmp(o->device, "simt") == 0;
+    if (strcmp(o->device, "msl") == 0) return (k->flags & (CHECK_ON_DEVICE | CHECK_EMULATOR)) == 0;
     return (k->flags & (simt ? CHECK_ON_DEVICE : CHECK_EMULATOR)) == 0;
 }
 
@@ -174,6 +186,8 @@ static bool parse(options *o, int argc, char **argv)
             o->seed = (uint64_t)number(a, value);
         else if (strcmp(a, "--draws") == 0)
             o->n_draws = (uint32_t)number(a, value);
+        else if (strcmp(a, "--rung") == 0)
+            o->rung = (uint32_t)number(a, value);
         else if (strcmp(a, "--reps") == 0)
             o->reps = (uint32_t)number(a, value);
         else if (strcmp(a, "--gbs") == 0)
@@ -189,7 +203,7 @@ static bool parse(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = {.device = "simt", .seed = 1, .n_draws = 3, .reps = 20};
-    if (!parse(&o, argc, argv) || o.reps == 0) {
+    if (!parse(&o, argc, argv) || o.reps == 0 || o.rung >= METAL_RUNGS) {
         fputs(usage, stderr);
         return 2;
     }

@@ -1,0 +1,1 @@
+/* Nothing: shim.h and shim_run.h have it all. */
