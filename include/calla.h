@@ -186,8 +186,8 @@ typedef enum calla_kv_type {
 
 typedef struct calla_engine_options {
     const char *model_dir; /* folder of the checkpoint; required */
-    const char *backend;   /* "auto" (default: "cuda" where it can be, else "cpu"), "cpu", "cuda",
-                              "simt" (the GPU's kernels, emulated: slow, for tests) */
+    const char *backend;   /* "auto" (default: a GPU where there is one, else "cpu"), "cpu",
+                              "metal", "cuda", "simt" (the GPU's kernels, emulated, for tests) */
     unsigned n_threads;    /* default: one per available core */
     calla_kv_type kv_type;
     uint32_t chunk_tokens;       /* prefill chunk; default 512 (GPU: 2048), at most 4096 */
@@ -219,7 +219,7 @@ CALLA_API const calla_tokenizer *calla_engine_tokenizer(const calla_engine *engi
 
 typedef struct calla_engine_info {
     const char *model_dir;
-    const char *backend; /* "cpu", "cuda", "simt" */
+    const char *backend; /* "cpu", "metal", "cuda", "simt" */
     const char *variant; /* kernel variant in use, or the device's name: "avx512", "NVIDIA H200" */
     uint32_t n_threads, chunk_tokens;
     int32_t n_vocab;       /* rows of the output matrix */

@@ -127,3 +127,19 @@ char *path_join(const char *dir, const char *name)
     strbuf_deinit(&b);
     return NULL;
 }
+
+calla_status folder_make_for(const char *path, calla_error *err)
+{
+    char *copy = mem_strdup(path);
+    if (copy == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a path");
+    calla_status st = CALLA_OK;
+    for (char *p = strchr(copy + 1, '/'); p != NULL && st == CALLA_OK; p = strchr(p + 1, '/')) {
+        *p = '\0';
+        /* Above the folder anything may stand in the way of mkdir; what counts is the open. */
+        if (mkdir(copy, 0700) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == ENOSPC))
+            st = err_set(err, CALLA_ERR_IO, "cannot make the folder %s: %s", copy, strerror(errno));
+        *p = '/';
+    }
+    mem_free(copy);
+    return st;
+}

@@ -1,4 +1,4 @@
-/* file.h - read-only file mappings and whole small files.
+/* file.h - read-only file mappings, whole small files, folders.
  *
  * Owns:    a filemap owns its mapping; filemap_close() ends every pointer into it.
  * Errors:  sentences name the file.
@@ -29,6 +29,9 @@ bool file_sync(int fd);
 /* False only when nothing has that name. A broken link, a folder or a file out of reach is there:
  * opening it says what is wrong, where "missing" or silence would be untrue. */
 bool file_exists(const char *path);
+
+/* Makes the folder that path lies in (mode 0700), and those above it, where they are missing. */
+calla_status folder_make_for(const char *path, calla_error *err);
 
 /* "dir/name" in fresh memory (mem_free), or NULL. */
 char *path_join(const char *dir, const char *name);

@@ -104,7 +104,8 @@ typedef struct cli_common {
     CLI_OPT_TEXT('m', "model", type, common.model, "DIR",                                          \
                  "checkpoint folder; default $CALLA_MODEL, then the demo model")
 #define CLI_ROW_BACKEND(type, common)                                                              \
-    CLI_OPT_CHOICE(0, "backend", type, common.backend, "auto|cpu|cuda|simt", "where the model runs")
+    CLI_OPT_CHOICE(0, "backend", type, common.backend, "auto|cpu|metal|cuda|simt",                 \
+                   "where the model runs")
 #define CLI_ROW_THREADS(type, common)                                                              \
     CLI_OPT_UINT(0, "threads", type, common.n_threads, 1, 256, "N",                                \
                  "threads; default one per available core")

@@ -75,7 +75,7 @@ typedef struct report {
     uint32_t n_ctx, n_threads, n_parallel;
     uint64_t sum; /* of n_parallel sessions, without what is mapped */
     uint64_t available;
-    const char *backend; /* "cuda", "simt": gpu and pack are filled; else "cpu" */
+    const char *backend; /* a GPU's: gpu and pack are filled; else "cpu" */
     exec_plan gpu;
     exec_pack pack; /* path NULL: none */
 } report;
@@ -178,7 +178,7 @@ static calla_status collect(report *r, const inspect_options *o, const char *dir
              (r->n_parallel - 1) * (r->plan.kv_bytes + r->plan.state_bytes + r->plan.logits_bytes);
     r->available = sysmem_available();
     r->backend = "cpu";
-    if (strcmp(o->common.backend, "cuda") == 0 || strcmp(o->common.backend, "simt") == 0)
+    if (strcmp(o->common.backend, "cpu") != 0 && strcmp(o->common.backend, "auto") != 0)
         st = collect_gpu(r, o, err);
 fail:
     return st;

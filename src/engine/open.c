@@ -5,9 +5,16 @@
 #include "engine/sysmem.h"
 #include "text/chat.h"
 
+/* What "auto" tries before the CPU. */
+#if defined(__APPLE__)
+#define GPU_DRIVER "metal"
+#else
+#define GPU_DRIVER "cuda"
+#endif
+
 static bool is_backend(const char *name)
 {
-    static const char *const names[] = {"auto", "cpu", "cuda", "simt"};
+    static const char *const names[] = {"auto", "cpu", "metal", "cuda", "simt"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (name == NULL || strcmp(name, names[i]) == 0) return true;
     return false;
@@ -19,7 +26,8 @@ static calla_status check_options(const calla_engine_options *o, calla_error *er
         return err_set(err, CALLA_ERR_ARGUMENT, "model_dir is missing");
     if (!is_backend(o->backend))
         return err_set(err, CALLA_ERR_ARGUMENT,
-                       "backend must be \"auto\", \"cpu\", \"cuda\" or \"simt\", found \"%s\"",
+                       "backend must be \"auto\", \"cpu\", \"metal\", \"cuda\" or \"simt\", found "
+                       "\"%s\"",
                        o->backend);
     if (o->chunk_tokens > ENGINE_CHUNK_MAX)
         return err_set(err, CALLA_ERR_ARGUMENT, "chunk_tokens must be at most %u, found %u",
@@ -78,7 +86,7 @@ static calla_status open_executor(calla_engine *e, const calla_engine_options *o
     if (strcmp(name, "cpu") == 0) return open_cpu(e, eo, err);
     if (strcmp(name, "auto") != 0) return open_gpu(e, name, eo, err);
     if (o->cpu_variant != NULL || o->kv_type == CALLA_KV_F32) return open_cpu(e, eo, err);
-    const calla_status st = open_gpu(e, "cuda", eo, &why);
+    const calla_status st = open_gpu(e, GPU_DRIVER, eo, &why);
     if (st == CALLA_OK || st == CALLA_ERR_CANCELLED) {
         if (st != CALLA_OK && err != NULL) *err = why;
         return st;

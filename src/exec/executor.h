@@ -159,7 +159,8 @@ calla_status exec_cpu_create(executor **out, const model_shape *shape, const mod
 void exec_cpu_plan(const model_shape *shape, const exec_options *options, uint32_t n_ctx,
                    exec_plan *plan);
 
-/* The same for a GPU, by the name of its driver: "cuda", "simt" (a GPU emulated on the CPU).
+/* The same for a GPU, by the name of its driver: "metal", "cuda", "simt" (a GPU emulated on
+ * the CPU).
  * CALLA_ERR_UNSUPPORTED when this machine or build has none, CALLA_ERR_MEMORY when the weights do
  * not fit. The weights are copied; the mapping is not read again. */
 calla_status exec_gpu_open(executor **out, const char *driver, const model_shape *shape,

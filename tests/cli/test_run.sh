@@ -73,7 +73,7 @@ number max-tokens 1 1000000 0 -5 many
 number ctx 16 1048576 15 1048577
 number threads 1 256 0 257 ''
 refuses 1 '--ctx: expected at most 32768' run --ctx 32769 -p x
-refuses 2 "--backend: expected one of auto|cpu|cuda|simt, found 'gpu'" run --backend gpu -p x
+refuses 2 "--backend: expected one of auto|cpu|metal|cuda|simt, found 'gpu'" run --backend gpu -p x
 refuses 2 "--only: there is no mechanism 'x'" bench --ablate --only pdl,x
 refuses 2 '--only chooses among the mechanisms of --ablate' bench --only pdl
 refuses 2 "--kv: expected one of bf16|f32, found 'bf'" run --kv bf -p x

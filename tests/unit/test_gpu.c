@@ -220,6 +220,15 @@ static void test_pieces(void **state)
         feed(gpu, s, 0, 60, pieces[i], got);
         assert_same(got, want);
     }
+    /* A device that bounds its dispatches has chunks cut for it: here at 32, 33 and 59 of 60. */
+    for (uint32_t most = 32; most <= 59; most += most == 32 ? 1 : 26) {
+        gpu_self(gpu)->dispatch_flops =
+            (most + 0.5) * 4.0 * m.shape.n_heads * m.shape.head_dim * gpu_len_bucket(60);
+        gpu->ops->seq_reset(gpu, s);
+        feed(gpu, s, 0, 60, 60, got);
+        assert_same(got, want);
+        assert_int_equal(gpu->ops->seq_position(s), 60);
+    }
     gpu->ops->seq_destroy(gpu, s);
     gpu->ops->destroy(gpu);
     free(want);

@@ -92,6 +92,7 @@ typedef struct gpu_limits {
     uint64_t free_bytes;  /* now */
     uint32_t n_cores;     /* multiprocessors */
     gpu_mm native_mm;
+    double dispatch_flops; /* of one dispatch, so that no watchdog minds it; 0: any number */
 } gpu_limits;
 
 typedef struct gpu_ops {
@@ -102,8 +103,8 @@ typedef struct gpu_ops {
                                   gpu_buffer **out, calla_error *err);
     void (*buffer_destroy)(gpu_device *d, gpu_buffer *b);
     /* A buffer over memory of the host, which is read there and stays the caller's: host is at the
-     * beginning of a page (16 KiB), all of the last page is readable, and neither changes while
-     * the buffer exists. NULL: this driver's buffers are its own. */
+     * beginning of a page of the system, all of the last page is readable, and neither changes
+     * while the buffer exists. NULL: this driver's buffers are its own. */
     calla_status (*buffer_map)(gpu_device *d, const void *host, uint64_t bytes, const char *name,
                                gpu_buffer **out, calla_error *err);
     uint64_t (*buffer_bytes)(const gpu_buffer *b);

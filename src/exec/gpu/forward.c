@@ -458,6 +458,58 @@ static calla_status prefill_chunk(gpu_exec *ex, const exec_segment *const *segs,
     return st == CALLA_OK ? chunk_logits(ex, n, segs, n_segs, err) : st;
 }
 
+/* Tokens that attention at this length can take in one dispatch of bounded time. */
+static uint32_t tokens_at_once(const gpu_exec *ex, uint32_t max_len)
+{
+    const model_shape *s = ex->shape;
+    const double per_token = 4.0 * s->n_heads * s->head_dim * (double)gpu_len_bucket(max_len);
+    if (ex->dispatch_flops == 0 || ex->dispatch_flops / per_token > ex->chunk) return ex->chunk;
+    const uint32_t n = (uint32_t)(ex->dispatch_flops / per_token);
+    return n < 32 ? 32 : n;
+}
+
+/* A segment in pieces; none has one token, which would be another path. */
+static calla_status prefill_pieces(gpu_exec *ex, const exec_segment *seg, uint32_t most,
+                                   calla_error *err)
+{
+    const uint32_t start = seg->seq->n_tokens;
+    calla_status st = CALLA_OK;
+    for (uint32_t done = 0; done < seg->n_tokens && st == CALLA_OK;) {
+        const uint32_t left = seg->n_tokens - done;
+        const uint32_t n = left <= most ? left : left == most + 1 ? most - 1 : most;
+        exec_segment piece = *seg;
+        const exec_segment *one = &piece;
+        piece.tokens += done;
+        piece.n_tokens = n;
+        if (seg->want == EXEC_LOGITS_ALL)
+            piece.logits += (size_t)done * ex->shape->n_vocab;
+        else if (n != left)
+            piece.want = EXEC_LOGITS_NONE;
+        st = prefill_chunk(ex, &one, 1, err);
+        done += n;
+        seg->seq->n_tokens = start + done;
+    }
+    seg->seq->n_tokens = start; /* the caller counts */
+    return st;
+}
+
+static calla_status prefill(gpu_exec *ex, const exec_segment *const *segs, uint32_t n_segs,
+                            calla_error *err)
+{
+    uint32_t n = 0, max_len = 0;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        const uint32_t end = segs[i]->seq->n_tokens + segs[i]->n_tokens;
+        n += segs[i]->n_tokens;
+        if (end > max_len) max_len = end;
+    }
+    const uint32_t most = tokens_at_once(ex, max_len);
+    if (n <= most) return prefill_chunk(ex, segs, n_segs, err);
+    calla_status st = CALLA_OK;
+    for (uint32_t i = 0; i < n_segs && st == CALLA_OK; i++)
+        st = prefill_pieces(ex, segs[i], most, err);
+    return st;
+}
+
 /* Checks the call; nothing is changed on failure. */
 static calla_status check(const gpu_exec *ex, const exec_segment *segs, uint32_t n_segs,
                           calla_error *err)
@@ -494,7 +546,7 @@ static calla_status run_kind(gpu_exec *ex, const exec_segment *segs, uint32_t n_
     for (uint32_t i = 0; i <= n_segs && st == CALLA_OK; i++) {
         if (i < n_segs && (segs[i].n_tokens == 1) == decode) group[n++] = &segs[i];
         if (n == 0 || (n < most && i < n_segs)) continue;
-        st = decode ? decode_step(ex, group, n, err) : prefill_chunk(ex, group, n, err);
+        st = decode ? decode_step(ex, group, n, err) : prefill(ex, group, n, err);
         n = 0;
     }
     return st;

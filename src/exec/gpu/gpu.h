@@ -77,6 +77,7 @@ typedef struct gpu_exec {
     gpu_context ctx;
     recorder *rec;
     char variant[128];
+    double dispatch_flops; /* gpu_limits */
     uint32_t chunk;
     gpu_scratch s;
     gpu_stream stream;

@@ -268,38 +268,58 @@ static calla_status check(const model_shape *s, const model_weights *w, calla_er
 
 /* ---- placing ---- */
 
-static calla_status place_blob(gpu_weights *out, gpu_device *d, const model_shape *s,
-                               uint32_t i_blob, calla_error *err)
+/* The views of a blob, into its buffer if there is one already. */
+static void lay_out(gpu_weights *out, const model_shape *s, uint32_t i_blob)
 {
-    const uint64_t bytes = blob_bytes(s, i_blob);
-    gpu_buffer **buf = &out->bufs[i_blob];
-    if (bytes > UINT32_MAX) /* kernels count in 32 bits within a matrix */
-        return err_set(err, CALLA_ERR_UNSUPPORTED,
-                       "a GPU takes up to 4 GiB of weights a layer, found %.1f",
-                       (double)bytes / (1024.0 * 1024.0 * 1024.0));
-    const calla_status st = d->ops->buffer_create(
-        d, GPU_MEM_DEVICE, bytes, i_blob == 0 ? "weights" : "layer weights", buf, err);
-    if (st != CALLA_OK) return st;
-    carver c = {.buf = *buf};
+    carver c = {.buf = out->bufs[i_blob]};
     if (i_blob == 0)
         layout_globals(&c, s, out);
     else
         layout_layer(&c, s, i_blob - 1, &out->layers[i_blob - 1]);
-    out->bytes += bytes;
+}
+
+/* Everything but the buffers. */
+static calla_status lay_out_all(gpu_weights *out, const model_shape *s, calla_error *err)
+{
+    *out = (gpu_weights){.n_bufs = s->n_layers + 1u, .bytes = gpu_weights_bytes(s)};
+    out->layers = mem_array(s->n_layers, sizeof *out->layers);
+    out->bufs = mem_array(out->n_bufs, sizeof(gpu_buffer *));
+    if (out->layers == NULL || out->bufs == NULL)
+        return err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
+    for (uint32_t i = 0; i < out->n_bufs; i++) {
+        const uint64_t bytes = blob_bytes(s, i);
+        if (bytes > UINT32_MAX) /* kernels count in 32 bits within a matrix */
+            return err_set(err, CALLA_ERR_UNSUPPORTED,
+                           "a GPU takes up to 4 GiB of weights a layer, found %.1f",
+                           (double)bytes / (1024.0 * 1024.0 * 1024.0));
+        lay_out(out, s, i);
+    }
     return CALLA_OK;
+}
+
+static const char *blob_name(uint32_t i_blob)
+{
+    return i_blob == 0 ? "weights" : "layer weights";
+}
+
+/* Buffers of their own, without contents. */
+static calla_status place_all(gpu_weights *out, gpu_device *d, const model_shape *s,
+                              calla_error *err)
+{
+    calla_status st = CALLA_OK;
+    for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++) {
+        st = d->ops->buffer_create(d, GPU_MEM_DEVICE, blob_bytes(s, i), blob_name(i), &out->bufs[i],
+                                   err);
+        lay_out(out, s, i);
+    }
+    return st;
 }
 
 calla_status gpu_weights_place(gpu_weights *out, gpu_device *d, const model_shape *s,
                                calla_error *err)
 {
-    *out = (gpu_weights){.n_bufs = s->n_layers + 1u};
-    out->layers = mem_array(s->n_layers, sizeof *out->layers);
-    out->bufs = mem_array(out->n_bufs, sizeof(gpu_buffer *));
-    calla_status st = CALLA_OK;
-    if (out->layers == NULL || out->bufs == NULL)
-        st = err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
-    for (uint32_t i = 0; i < out->n_bufs && st == CALLA_OK; i++)
-        st = place_blob(out, d, s, i, err);
+    calla_status st = lay_out_all(out, s, err);
+    if (st == CALLA_OK) st = place_all(out, d, s, err);
     if (st != CALLA_OK) gpu_weights_free(out, d);
     return st;
 }
@@ -377,6 +397,7 @@ typedef struct loader {
     uint8_t *staging;
     cache cache;
     pack_writer *writer; /* NULL: nothing is written */
+    bool maps;           /* the device reads the file where it is mapped */
 } loader;
 
 static void say(const loader *ld, calla_log_level level, const char *fmt, ...) ATTR_PRINTF(3, 4);
@@ -412,26 +433,60 @@ static calla_status put_part(void *user, uint64_t off, const uint8_t *data, uint
     const blob_sink *s = user;
     const loader *ld = s->ld;
     const calla_status st =
-        ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[s->i_blob], off, n}, data, err);
+        ld->maps
+            ? CALLA_OK
+            : ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[s->i_blob], off, n}, data, err);
     const uint64_t done = s->before + off + n;
     /* The last report comes when the file is complete, too. */
     return st != CALLA_OK || done == ld->out->bytes ? st : report(ld, done, err);
 }
 
+static void drop_buffers(gpu_weights *w, gpu_device *d)
+{
+    for (uint32_t i = 0; w->bufs != NULL && i < w->n_bufs; i++) {
+        if (w->bufs[i] != NULL) d->ops->buffer_destroy(d, w->bufs[i]);
+        w->bufs[i] = NULL;
+    }
+}
+
+/* A blob that is right, without a copy. */
+static calla_status map_blob(const loader *ld, const pack_file *f, uint32_t i, calla_error *err)
+{
+    const calla_status st = ld->d->ops->buffer_map(
+        ld->d, pack_file_data(f, i), ld->cache.blob_bytes[i], blob_name(i), &ld->out->bufs[i], err);
+    lay_out(ld->out, ld->s, i);
+    return st;
+}
+
+static calla_status load_blobs(loader *ld, const pack_file *f, calla_error *err)
+{
+    calla_status st = CALLA_OK;
+    blob_sink s = {ld, 0, 0};
+    for (; s.i_blob < ld->out->n_bufs && st == CALLA_OK; s.i_blob++) {
+        st = pack_file_blob(f, s.i_blob, ld->pool, put_part, &s, err);
+        if (st == CALLA_OK && ld->maps) st = map_blob(ld, f, s.i_blob, err);
+        s.before += ld->cache.blob_bytes[s.i_blob];
+    }
+    return st;
+}
+
 /* *loaded stays false, with a line in the log, when the file cannot be used. */
 static calla_status load_file(loader *ld, bool *loaded, calla_error *err)
 {
-    pack_file f;
     calla_error why;
-    calla_status st = pack_file_open(&f, ld->cache.path, &ld->cache.spec, &why);
+    pack_file *f = mem_alloc(sizeof *f);
+    if (f == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory to read a pack");
+    calla_status st = pack_file_open(f, ld->cache.path, &ld->cache.spec, &why);
     const bool opened = st == CALLA_OK;
-    blob_sink s = {ld, 0, 0};
-    for (; s.i_blob < ld->out->n_bufs && st == CALLA_OK; s.i_blob++) {
-        st = pack_file_blob(&f, s.i_blob, ld->pool, put_part, &s, &why);
-        s.before += ld->cache.blob_bytes[s.i_blob];
-    }
-    pack_file_close(&f);
+    if (opened) st = load_blobs(ld, f, &why);
     *loaded = st == CALLA_OK;
+    if (*loaded && ld->maps) {
+        ld->out->file = f;
+    } else {
+        if (ld->maps) drop_buffers(ld->out, ld->d);
+        pack_file_close(f);
+        mem_free(f);
+    }
     if (*loaded) {
         say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.1f MB)", ld->cache.path,
             (double)pack_file_bytes(&ld->cache.spec) / 1e6);
@@ -492,7 +547,8 @@ static uint64_t largest_blob(const cache *c)
     return max;
 }
 
-static calla_status build(loader *ld, calla_error *err)
+/* Into the device's buffers, or only into the file (ld->maps). *kept: the file is complete. */
+static calla_status build(loader *ld, bool *kept, calla_error *err)
 {
     calla_error why;
     calla_status st = CALLA_OK;
@@ -504,18 +560,44 @@ static calla_status build(loader *ld, calla_error *err)
     if (ld->cache.path != NULL &&
         pack_writer_open(&ld->writer, ld->cache.path, &ld->cache.spec, &why) != CALLA_OK)
         give_up_file(ld, &why);
-    for (uint32_t i = 0; i < ld->out->n_bufs && st == CALLA_OK; i++)
+    for (uint32_t i = 0; i < ld->out->n_bufs && st == CALLA_OK; i++) {
+        if (ld->maps && ld->writer == NULL) break;
         st = build_blob(ld, i, &done, err);
+    }
     if (st == CALLA_OK && ld->writer != NULL) {
-        if (pack_writer_commit(ld->writer, &why) != CALLA_OK)
+        *kept = pack_writer_commit(ld->writer, &why) == CALLA_OK;
+        if (!*kept)
             give_up_file(ld, &why);
         else
             say(ld, CALLA_LOG_INFO, "packed weights kept in %s (%.1f MB)", ld->cache.path,
                 (double)pack_file_bytes(&ld->cache.spec) / 1e6);
     }
     pack_writer_destroy(ld->writer);
+    ld->writer = NULL;
     mem_free_pages(ld->staging, staging);
     return st;
+}
+
+/* For a device that maps: the file, then its mapping; the weights are never there twice. */
+static calla_status build_file(loader *ld, bool *loaded, calla_error *err)
+{
+    bool kept = false;
+    const calla_status st = build(ld, &kept, err);
+    return st == CALLA_OK && kept ? load_file(ld, loaded, err) : st;
+}
+
+/* Without a file, or beside one that a device copies. */
+static calla_status build_buffers(loader *ld, calla_error *err)
+{
+    bool kept = false;
+    calla_status st = CALLA_OK;
+    if (ld->maps) { /* it has no place for the file */
+        ld->maps = false;
+        mem_free(ld->cache.path);
+        ld->cache.path = NULL;
+        st = place_all(ld->out, ld->d, ld->s, err);
+    }
+    return st == CALLA_OK ? build(ld, &kept, err) : st;
 }
 
 calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape *s,
@@ -528,9 +610,12 @@ calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape
     if (st == CALLA_OK && !cache_init(&ld.cache, s, options))
         st = err_set(err, CALLA_ERR_MEMORY, "no memory to lay out the weights");
     if (st == CALLA_OK) st = pool_create(&ld.pool, options->n_threads, err);
-    if (st == CALLA_OK) st = gpu_weights_place(out, d, s, err);
+    if (st == CALLA_OK) st = lay_out_all(out, s, err);
+    ld.maps = ld.cache.path != NULL && d->ops->buffer_map != NULL;
+    if (st == CALLA_OK && !ld.maps) st = place_all(out, d, s, err);
     if (st == CALLA_OK && ld.cache.path != NULL) st = load_file(&ld, &loaded, err);
-    if (st == CALLA_OK && !loaded) st = build(&ld, err);
+    if (st == CALLA_OK && !loaded && ld.maps) st = build_file(&ld, &loaded, err);
+    if (st == CALLA_OK && !loaded) st = build_buffers(&ld, err);
     if (st == CALLA_OK) st = report(&ld, out->bytes, err);
     pool_destroy(ld.pool);
     mem_free(ld.cache.path);
@@ -540,8 +625,9 @@ calla_status gpu_weights_load(gpu_weights *out, gpu_device *d, const model_shape
 
 void gpu_weights_free(gpu_weights *w, gpu_device *d)
 {
-    for (uint32_t i = 0; w->bufs != NULL && i < w->n_bufs; i++)
-        if (w->bufs[i] != NULL) d->ops->buffer_destroy(d, w->bufs[i]);
+    drop_buffers(w, d);
+    if (w->file != NULL) pack_file_close(w->file);
+    mem_free(w->file);
     mem_free(w->bufs);
     mem_free(w->layers);
     *w = (gpu_weights){0};

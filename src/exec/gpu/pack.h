@@ -4,8 +4,10 @@
  *             layer; docs/ARCHITECTURE.md, "The pack"): 4-bit codes as they are, scale and bias of
  *             a group side by side, matrices with the same input joined, gate and up rows
  *             interleaved. Loads them into device buffers: from the pack file (pack_file.h), or
- *             from the mapped checkpoint.
- * Owns:       gpu_weights owns its device buffers; views point into them.
+ *             from the mapped checkpoint. A device that can read the host's memory gets the mapped
+ *             file itself, checksums verified: then the weights exist once.
+ * Owns:       gpu_weights owns its device buffers, and the file that they may lie in; views point
+ *             into them.
  * Invariants: nothing is expanded; the bytes of all blobs are the checkpoint's but for padding.
  *             Whoever changes what is in a blob counts PACK_VERSION up.
  * Errors:     CALLA_ERR_UNSUPPORTED for a checkpoint that is not 4-bit (router: 8-bit).
@@ -34,6 +36,7 @@ typedef struct gpu_weights {
     gpu_buffer **bufs;             /* [1 + n_layers] */
     uint32_t n_bufs;
     uint64_t bytes;
+    struct pack_file *file; /* where the buffers' memory is; NULL: they have their own */
 } gpu_weights;
 
 /* Device bytes of all blobs. */

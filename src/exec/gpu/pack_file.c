@@ -220,6 +220,11 @@ static uint64_t blob_offset(const pack_file *f, uint32_t i)
     return pack_file_bytes(&before);
 }
 
+const uint8_t *pack_file_data(const pack_file *f, uint32_t i)
+{
+    return f->map.data + blob_offset(f, i);
+}
+
 /* Lets the system read the next blob while this one is used. */
 static void read_ahead(const pack_file *f, uint32_t i)
 {
@@ -258,23 +263,6 @@ struct pack_writer {
     header h;
     bool made, committed, done[PACK_BLOBS_MAX];
 };
-
-/* mkdir -p of everything before the last '/'. */
-static calla_status make_folder(const char *path, calla_error *err)
-{
-    char *copy = mem_strdup(path);
-    if (copy == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for a path");
-    calla_status st = CALLA_OK;
-    for (char *p = strchr(copy + 1, '/'); p != NULL && st == CALLA_OK; p = strchr(p + 1, '/')) {
-        *p = '\0';
-        /* Above the folder anything may stand in the way of mkdir; what counts is the open. */
-        if (mkdir(copy, 0700) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == ENOSPC))
-            st = err_set(err, CALLA_ERR_IO, "cannot make the folder %s: %s", copy, strerror(errno));
-        *p = '/';
-    }
-    mem_free(copy);
-    return st;
-}
 
 /* Is fd still the file of that name? */
 static bool is_named(int fd, const char *path)
@@ -339,7 +327,7 @@ calla_status pack_writer_open(pack_writer **out, const char *path, const pack_sp
         st = err_set(err, CALLA_ERR_MEMORY, "no memory to write a pack");
     else if (!header_make(&w->h, spec) || w->h.file_bytes > INT64_MAX)
         st = err_set(err, CALLA_ERR_IO, "the weights are too large for a file");
-    if (st == CALLA_OK) st = make_folder(path, err);
+    if (st == CALLA_OK) st = folder_make_for(path, err);
     if (st == CALLA_OK) st = lock_file(w, err);
     if (st == CALLA_OK && ftruncate(w->fd, 0) != 0)
         st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", w->tmp, strerror(errno));

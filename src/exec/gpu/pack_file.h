@@ -63,6 +63,8 @@ typedef calla_status (*pack_sink)(void *user, uint64_t off, const uint8_t *data,
  * sink's failure ends it. */
 calla_status pack_file_blob(const pack_file *f, uint32_t i, pool *p, pack_sink sink, void *user,
                             calla_error *err);
+/* Blob i in the mapping: at a page, padded to PACK_PAGE; unverified. */
+const uint8_t *pack_file_data(const pack_file *f, uint32_t i);
 void pack_file_close(pack_file *f); /* zeroed struct is fine */
 
 /* ---- Writing ---- */
