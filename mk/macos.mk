@@ -50,4 +50,21 @@ check-macos: macos
 	    'macos/load-commands=python3 tools/macos/check_macho.py $(MACOS_WANT) --not-in "$(CURDIR)" $(MACOS_PROGS)' \
 	    'macos/planted-faults=python3 tools/macos/test_check_macho.py $(MACOS)/calla $(MACOS_WANT)'
 
-.PHONY: macos macos-env macos-build check-macos
+# .ci/run compares with the committed facts; this asks PyPI for them again. METAL_CPP: a folder with
+# Apple's metal-cpp headers (of macOS 26), for those facts too.
+PYOBJC_VERSION := 12.2.2
+METAL_CPP      ?=
+check-metal-api: ## the Metal driver's selectors and constants against public bindings (PyPI; METAL_CPP=...)
+	@test -x build-venv/bin/python || python3 -m venv build-venv
+	@rm -rf build-venv/pyobjc && mkdir -p build-venv/pyobjc
+	@build-venv/bin/python -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
+	    --platform macosx_11_0_universal2 --python-version 312 -d build-venv/pyobjc \
+	    pyobjc-framework-Metal==$(PYOBJC_VERSION) pyobjc-framework-Cocoa==$(PYOBJC_VERSION)
+	@cd build-venv/pyobjc && for w in *.whl; do python3 -m zipfile -e "$$w" .; done
+	@python3 tools/check_metal_api.py --derive pyobjc=$(PYOBJC_VERSION):build-venv/pyobjc \
+	    $(if $(METAL_CPP),metal-cpp=26:$(METAL_CPP)) >build-venv/metal-api.txt
+	@grep '^$(if $(METAL_CPP),[^#],pyobjc)' tests/data/metal-api.txt | diff - build-venv/metal-api.txt || \
+	    { echo "tests/data/metal-api.txt differs from build-venv/metal-api.txt" >&2; exit 1; }
+	@python3 tools/check_metal_api.py
+
+.PHONY: check-metal-api macos macos-env macos-build check-macos
