@@ -141,6 +141,7 @@ include mk/standin.mk
 include mk/serve.mk
 include mk/install.mk
 include mk/macos.mk
+include mk/package.mk
 -include mk/neon.mk
 
 # For editors and clang-tidy; written from the variables above, so it is right without a build.
