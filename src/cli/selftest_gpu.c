@@ -15,7 +15,9 @@ static calla_status open_device(gpu_device **d, const char *backend, const char 
 {
     if (strcmp(backend, "cuda") == 0) return gpu_cuda_create(d, 0, err);
     if (strcmp(backend, "simt") == 0) return gpu_simt_create(d, &(gpu_simt_options){0}, err);
-    (void)cache_dir;
+    if (strcmp(backend, "metal") == 0)
+        return gpu_metal_create(d, &(gpu_metal_options){.cache_dir = cache_dir, .max_rung = -1},
+                                err);
     return err_set(err, CALLA_ERR_UNSUPPORTED, "there is no GPU backend \"%s\"", backend);
 }
 
