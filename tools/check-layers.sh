@@ -5,6 +5,7 @@ exec awk '
 BEGIN {
     may["base"]   = " base "
     may["format"] = " base format "
+    may["net"]    = " base net "
     may["text"]   = " base text "
     may["model"]  = " base format model "
     may["kernels"] = " kernels "
@@ -12,7 +13,7 @@ BEGIN {
     may["check"]  = " base model kernels exec engine check "
     may["engine"] = " base format model kernels exec text engine "
     may["server"] = " base text engine server "
-    may["cli"]    = " base format model exec check text engine server cli "
+    may["cli"]    = " base net format model exec check text engine server cli "
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     split(FILENAME, at, "/")

@@ -53,10 +53,13 @@ find_missing() {
     check yajl libyajl-dev yajl compiles yajl/yajl_parse.h -lyajl
     check utf8proc libutf8proc-dev utf8proc compiles utf8proc.h -lutf8proc
     check libmicrohttpd libmicrohttpd-dev libmicrohttpd compiles microhttpd.h -lmicrohttpd
+    # Headers only: the library is opened when something is downloaded.
+    check libcurl libcurl4-openssl-dev curl compiles curl/curl.h -lc
     check libedit libedit-dev libedit compiles histedit.h -ledit
     check c++ g++ - compiles_cxx
     [ "$1" = build ] && return
     check cmocka libcmocka-dev cmocka compiles cmocka.h -lcmocka
+    check python3 python3 python3 has python3
     [ "$1" = test ] && return
     check pkg-config pkg-config pkgconf has pkg-config
     check clang clang llvm has clang

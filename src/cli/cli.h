@@ -3,9 +3,10 @@
  * Does:     one table per command (cli_command, cli_option) from which arguments are parsed and
  *           --help is printed; the default model folder; sentences on stderr.
  * Contract: results on stdout, everything else on stderr. Exit codes: CLI_OK, CLI_FAILED,
- * CLI_USAGE, 128 + signal number after a signal. An error is one line, "calla COMMAND: sentence".
- * Adding a command: write cmd_NAME.c with `const cli_command cli_NAME = {...}` and add its line to
- *           CLI_COMMANDS below; then `make man`. Nothing else needs to change.
+ * CLI_USAGE, CLI_AGAIN (trying again may help), 128 + signal number after a signal. An error is one
+ * line, "calla COMMAND: sentence". Adding a command: write cmd_NAME.c with `const cli_command
+ * cli_NAME = {...}` and add its line to CLI_COMMANDS below; then `make man`. Nothing else needs to
+ * change.
  */
 #ifndef CALLA_CLI_CLI_H
 #define CALLA_CLI_CLI_H
@@ -18,6 +19,9 @@
 #define CLI_COMMANDS(X) \
     X(run) \
     X(serve) \
+    X(pull) \
+    X(models) \
+    X(rm) \
     X(bench) \
     X(tokenize) \
     X(inspect) \
@@ -26,7 +30,7 @@
     X(selftest)
 /* clang-format on */
 
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_AGAIN = 3 };
 
 typedef enum cli_kind {
     CLI_END,     /* last row */
@@ -101,8 +105,9 @@ typedef struct cli_common {
         .backend = "auto", .log_level = "warn"                                                     \
     }
 #define CLI_ROW_MODEL(type, common)                                                                \
-    CLI_OPT_TEXT('m', "model", type, common.model, "DIR",                                          \
-                 "checkpoint folder; default $CALLA_MODEL, then the demo model")
+    CLI_OPT_TEXT('m', "model", type, common.model, "MODEL",                                        \
+                 "checkpoint folder, or name of a pulled model; default $CALLA_MODEL, then the "   \
+                 "demo model")
 #define CLI_ROW_BACKEND(type, common)                                                              \
     CLI_OPT_CHOICE(0, "backend", type, common.backend, "auto|cpu|metal|cuda|simt",                 \
                    "where the model runs")
@@ -150,7 +155,8 @@ int cli_usage_error(const cli_command *cmd, const char *fmt, ...) ATTR_PRINTF(2,
 int cli_fail(const cli_command *cmd, const calla_error *err);
 
 /* The folder of the model: `given`, else $CALLA_MODEL, else the demo model "nano" beside the
- * program, in the install prefix, or in the source tree. *dir: mem_free(). */
+ * program, in the install prefix, or in the source tree. What is no folder may be the name of a
+ * pulled model. *dir: mem_free(). */
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
 
 /* Where packed weights are kept: as given ("none" too); else the user's cache folder when the

@@ -1,4 +1,4 @@
-/* model_dir.c - where the model is, and where packed weights are kept, when nobody says so. */
+/* model_dir.c - where the model is and where packed weights are kept, when nobody says so. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "net/store.h"
 
 #ifndef CALLA_PREFIX
 #define CALLA_PREFIX "/usr/local"
@@ -46,6 +47,25 @@ static bool is_model(const char *dir)
     return found;
 }
 
+/* A folder that is there, else a pulled model of that name. */
+static calla_status named_model(const char *given, char **dir, calla_error *err)
+{
+    hub_repo repo;
+    char *root = NULL;
+    calla_status st = CALLA_OK;
+    if (!file_exists(given) && given[0] != '/' && given[0] != '.') {
+        if (store_root(&root, NULL) == CALLA_OK) st = store_find(root, given, dir, err);
+        mem_free(root);
+        if (st != CALLA_OK || *dir) return st;
+        if (!strchr(given, '/') || hub_parse(given, &repo, NULL) == CALLA_OK)
+            return err_set(err, CALLA_ERR_IO,
+                           "no model '%s': it is no folder, and calla models does not list it",
+                           given);
+    }
+    *dir = mem_strdup(given);
+    return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
+}
+
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
 {
     *dir = NULL;
@@ -53,10 +73,7 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
         return err_set(err, CALLA_ERR_ARGUMENT,
                        "expected the folder of a checkpoint, found an empty name");
     if (!given) given = getenv("CALLA_MODEL");
-    if (given && *given) {
-        *dir = mem_strdup(given);
-        return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
-    }
+    if (given && *given) return named_model(given, dir, err);
     /* build/calla, calla, bin/calla: the source tree before what is installed. */
     static const char *const beside[] = {"models/nano", "../models/nano",
                                          "../share/calla/models/nano"};

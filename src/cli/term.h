@@ -38,11 +38,17 @@ void term_restore(void);
 typedef struct term_progress {
     const char *label, *unit;
     double started, drawn; /* seconds; drawn: 0 before the first drawing */
-    bool on;
+    double last, rate;     /* TERM_BYTES: done at the last drawing, units a second */
+    bool on, begun;
 } term_progress;
+
+/* As a unit: "1.2 GB of 3.4 GB, 56 MB/s, 1:23 left", with the speed of the last seconds; what was
+ * done at the first update counts for no speed. */
+#define TERM_BYTES "B"
 
 void term_progress_begin(term_progress *p, const char *label, const char *unit);
 void term_progress_update(term_progress *p, double done, double total);
-void term_progress_end(term_progress *p); /* clears the line; a zeroed struct is fine */
+void term_progress_clear(term_progress *p); /* until the next drawing: for a line in between */
+void term_progress_end(term_progress *p);   /* clears the line; a zeroed struct is fine */
 
 #endif
