@@ -109,7 +109,8 @@ void metal_buffer_destroy(gpu_device *dev, gpu_buffer *b)
     metal_device *d = metal_of(dev);
     if (b == NULL) return;
     m_ptr ap = d->api.f.pool_push();
-    (void)metal_reach(d, b->last_serial, false, NULL);
+    /* Its command buffers hold nothing: they must have ended, not only signalled. */
+    (void)metal_reach(d, b->last_serial, true, NULL);
     d->used_bytes -= b->bytes;
     if (!d->hung || b->last_serial <= d->reached) {
         metal_residency_remove(d, b->buffer);

@@ -10,8 +10,9 @@
 
 /* ---- Inside every operation ---- */
 
-calla_status metal_gone(const metal_device *d, calla_error *err)
+calla_status metal_gone(metal_device *d, calla_error *err)
 {
+    if (d->fail_first != 0 && d->fail_last == 0) return metal_pending(d, d->last_ticket, err);
     return err_set(err, CALLA_ERR_DEVICE, "%s failed before and must be opened again", d->name);
 }
 
@@ -74,7 +75,7 @@ static void limits(gpu_device *dev, gpu_limits *out)
     out->total_bytes = d->working_set;
     out->dispatch_flops = METAL_PART_SECONDS * d->rates.flops_s;
     (void)snprintf(out->name, sizeof out->name, "%s, %s", d->name, metal_rung_text(d->rung));
-    if (metal_enter(d, &ap, NULL) != CALLA_OK) return;
+    if (d->lost || metal_enter(d, &ap, NULL) != CALLA_OK) return;
     const uint64_t allocated = SEND0(&d->api, allocated, d->device);
     const uint64_t used = allocated > d->used_bytes ? allocated : d->used_bytes;
     out->free_bytes = used < d->working_set ? d->working_set - used : 0;

@@ -115,8 +115,8 @@ static inline metal_device *metal_of(gpu_device *d)
 
 /* ---- metal.c ---- */
 
-/* "... failed before and must be opened again". */
-calla_status metal_gone(const metal_device *d, calla_error *err);
+/* For a lost device: its failure, if nobody was told yet; "... must be opened again". */
+calla_status metal_gone(metal_device *d, calla_error *err);
 /* Every operation that talks to Metal stands between these two; *ap is the autorelease pool. */
 calla_status metal_enter(metal_device *d, m_ptr *ap, calla_error *err);
 void metal_leave(metal_device *d, m_ptr ap);
