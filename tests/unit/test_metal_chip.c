@@ -9,7 +9,9 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "exec/gpu/gpu.h"
 #include "exec/gpu/metal/metal_dev.h"
+#include "model/synth.h"
 
 static void test_chips(void **state)
 {
@@ -144,6 +146,68 @@ static void test_split(void **state)
     assert_int_equal(metal_split(&m.r, &rates, 1.0, m.order, m.first), 0);
 }
 
+/* ---- The real model's chunks ---- */
+
+#define STAGES_MAX 2048u
+
+typedef struct stages {
+    gpu_dispatch dispatch[STAGES_MAX];
+    uint32_t level[STAGES_MAX], order[STAGES_MAX + 1], first[STAGES_MAX + 1];
+    uint32_t n, n_levels;
+    double flops;
+} stages;
+
+static void add_stage(void *user, const exec_stage *s)
+{
+    stages *t = user;
+    assert_true(t->n < STAGES_MAX);
+    t->dispatch[t->n].bytes = s->bytes;
+    t->dispatch[t->n].flops = s->flops;
+    t->level[t->n++] = s->level;
+    t->flops += s->flops;
+    if (s->level + 1 > t->n_levels) t->n_levels = s->level + 1;
+}
+
+/* No command buffer of any chip comes near a watchdog, by the cautious rates. */
+static void test_real_chunks(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"Apple M1", "Apple M1 Max", "Apple M4 Pro",
+                                        "Apple M3 Ultra", "Apple M5 Max"};
+    static const uint32_t lengths[] = {4096, 32768, 131072, 262144};
+    static stages t;
+    model_shape shape;
+    calla_error err;
+    assert_int_equal(synth_shape(&shape, "full", 0, &err), CALLA_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const metal_rates rates = metal_rates_of(
+            metal_chip_find(names[i], ""),
+            i + 1 == sizeof names / sizeof *names ? METAL_RUNG_TENSOR4 : METAL_RUNG_SIMDGROUP);
+        for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
+            memset(&t, 0, sizeof t);
+            const uint32_t n = gpu_tokens_at_once(&shape, METAL_PART_SECONDS * rates.flops_s,
+                                                  GPU_CHUNK_DEFAULT, lengths[j]);
+            if (exec_gpu_schedule(&shape, NULL, true, n, lengths[j], add_stage, &t, &err) !=
+                CALLA_OK)
+                fail_msg("%s", err.message);
+            const gpu_recording r = {
+                .dispatch = t.dispatch, .level = t.level, .n = t.n, .n_levels = t.n_levels};
+            const uint32_t n_parts = metal_split(&r, &rates, METAL_PART_SECONDS, t.order, t.first);
+            double longest = 0;
+            for (uint32_t p = 0; p < n_parts; p++) {
+                double sum = 0;
+                for (uint32_t k = t.first[p]; k < t.first[p + 1]; k++)
+                    sum += metal_seconds(&rates, &t.dispatch[t.order[k]]);
+                if (sum > longest) longest = sum;
+            }
+            print_message("  %-14s %6u: %4u tokens, %3u command buffers, longest %3.0f ms\n",
+                          names[i], lengths[j], n, n_parts, longest * 1e3);
+            assert_true(longest < 0.3);
+            if (lengths[j] >= 131072) assert_true(n_parts >= 10);
+        }
+    }
+}
+
 /* ---- The outcome of the self-check ---- */
 
 static metal_device *some_device(void)
@@ -261,9 +325,10 @@ static void test_no_metal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chips),           cmocka_unit_test(test_rungs),
-        cmocka_unit_test(test_split),           cmocka_unit_test(test_outcome),
-        cmocka_unit_test(test_hostile_outcome), cmocka_unit_test(test_no_metal),
+        cmocka_unit_test(test_chips),    cmocka_unit_test(test_rungs),
+        cmocka_unit_test(test_split),    cmocka_unit_test(test_real_chunks),
+        cmocka_unit_test(test_outcome),  cmocka_unit_test(test_hostile_outcome),
+        cmocka_unit_test(test_no_metal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

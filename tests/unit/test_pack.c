@@ -52,6 +52,56 @@ static void close_model(void)
     checkpoint_close(ck);
 }
 
+/* ---- a device that reads the host's memory ---- */
+
+static gpu_ops mapping_ops;
+static const gpu_ops *simt;
+static struct {
+    gpu_buffer *buf;
+    const uint8_t *host;
+    uint64_t bytes;
+} maps[64];
+static uint32_t n_maps, n_mapped;
+
+static calla_status map_buffer(gpu_device *d, const void *host, uint64_t bytes, const char *name,
+                               gpu_buffer **out, calla_error *err)
+{
+    const uint8_t *p = host;
+    volatile uint8_t last;
+    assert_int_equal((uintptr_t)p % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
+    last = p[(bytes + PACK_PAGE - 1) / PACK_PAGE * PACK_PAGE - 1];
+    (void)last;
+    calla_status st = simt->buffer_create(d, GPU_MEM_DEVICE, bytes, name, out, err);
+    if (st != CALLA_OK) return st;
+    st = simt->write(d, (gpu_view){*out, 0, bytes}, host, err);
+    for (uint32_t i = 0; i < 64; i++)
+        if (maps[i].buf == NULL) {
+            maps[i].buf = *out;
+            maps[i].host = p;
+            maps[i].bytes = bytes;
+            break;
+        }
+    n_maps++;
+    n_mapped++;
+    return st;
+}
+
+/* What was mapped is still there, and the same. */
+static void unmap_buffer(gpu_device *d, gpu_buffer *b)
+{
+    for (uint32_t i = 0; i < 64; i++) {
+        if (maps[i].buf != b) continue;
+        uint8_t *now = malloc((size_t)maps[i].bytes);
+        assert_non_null(now);
+        assert_int_equal(simt->read(d, now, (gpu_view){b, 0, maps[i].bytes}, NULL), CALLA_OK);
+        assert_memory_equal(now, maps[i].host, (size_t)maps[i].bytes);
+        free(now);
+        maps[i].buf = NULL;
+        n_maps--;
+    }
+    simt->buffer_destroy(d, b);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -98,6 +148,25 @@ static int tear_down(void **state)
     dev->ops->destroy(dev);
     stw_rmdir(dir); /* nothing else is there */
     return 0;
+}
+
+static int set_up_mapping(void **state)
+{
+    (void)set_up(state);
+    simt = dev->ops;
+    mapping_ops = *simt;
+    mapping_ops.buffer_map = map_buffer;
+    mapping_ops.buffer_destroy = unmap_buffer;
+    dev->ops = &mapping_ops;
+    n_mapped = 0;
+    return 0;
+}
+
+static int tear_down_mapping(void **state)
+{
+    assert_int_equal(n_maps, 0);
+    assert_true(n_mapped != 0);
+    return tear_down(state);
 }
 
 /* All blobs as they are on the device. */
@@ -411,10 +480,24 @@ static void test_memory(void **state)
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define M(f) cmocka_unit_test_setup_teardown(f, set_up_mapping, tear_down_mapping)
     const struct CMUnitTest tests[] = {
-        T(test_cache),   T(test_version),   T(test_other_checkpoint), T(test_two_processes),
-        T(test_no_file), T(test_no_memory), T(test_progress),         T(test_memory),
+        T(test_cache),
+        T(test_version),
+        T(test_other_checkpoint),
+        T(test_two_processes),
+        T(test_no_file),
+        T(test_no_memory),
+        T(test_progress),
+        T(test_memory),
+        M(test_cache),
+        M(test_other_checkpoint),
+        M(test_two_processes),
+        M(test_no_memory),
+        M(test_progress),
+        cmocka_unit_test_setup_teardown(test_no_file, set_up_mapping, tear_down),
     };
 #undef T
+#undef M
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,6 +155,7 @@ typedef struct gpu_metal_options {
     const char *framework;  /* one library instead of Apple's (tests); NULL: Apple's */
     int32_t max_rung;       /* metal/source.h: no better tiles than these; -1: the best */
     bool trust;             /* max_rung (or the best by chip and system) is used unchecked */
+    uint32_t check_tokens;  /* of the largest product of the self-check (tests); 0: all sizes */
     uint32_t timeout_s;     /* for one command buffer; 0: 120 */
     calla_log_fn log;       /* may be NULL; called by the thread that calls the device */
     void *log_user;

@@ -458,13 +458,12 @@ static calla_status prefill_chunk(gpu_exec *ex, const exec_segment *const *segs,
     return st == CALLA_OK ? chunk_logits(ex, n, segs, n_segs, err) : st;
 }
 
-/* Tokens that attention at this length can take in one dispatch of bounded time. */
-static uint32_t tokens_at_once(const gpu_exec *ex, uint32_t max_len)
+uint32_t gpu_tokens_at_once(const model_shape *s, double dispatch_flops, uint32_t chunk,
+                            uint32_t max_len)
 {
-    const model_shape *s = ex->shape;
     const double per_token = 4.0 * s->n_heads * s->head_dim * (double)gpu_len_bucket(max_len);
-    if (ex->dispatch_flops == 0 || ex->dispatch_flops / per_token > ex->chunk) return ex->chunk;
-    const uint32_t n = (uint32_t)(ex->dispatch_flops / per_token);
+    if (dispatch_flops == 0 || dispatch_flops / per_token > chunk) return chunk;
+    const uint32_t n = (uint32_t)(dispatch_flops / per_token);
     return n < 32 ? 32 : n;
 }
 
@@ -502,7 +501,7 @@ static calla_status prefill(gpu_exec *ex, const exec_segment *const *segs, uint3
         n += segs[i]->n_tokens;
         if (end > max_len) max_len = end;
     }
-    const uint32_t most = tokens_at_once(ex, max_len);
+    const uint32_t most = gpu_tokens_at_once(ex->shape, ex->dispatch_flops, ex->chunk, max_len);
     if (n <= most) return prefill_chunk(ex, segs, n_segs, err);
     calla_status st = CALLA_OK;
     for (uint32_t i = 0; i < n_segs && st == CALLA_OK; i++)

@@ -120,6 +120,10 @@ calla_status gpu_submit_recorded(gpu_exec *ex, bool once, gpu_program **out, uin
                                  calla_error *err);
 void gpu_record_prefill(gpu_exec *ex, uint32_t n, uint32_t n_segs, uint32_t max_len,
                         uint32_t first_layer, uint32_t end_layer);
+/* Tokens of a chunk that attention at this length takes in one dispatch of bounded work (0: any);
+ * chunk at most, 32 at least. */
+uint32_t gpu_tokens_at_once(const model_shape *s, double dispatch_flops, uint32_t chunk,
+                            uint32_t max_len);
 /* The bound for the grid of attention: at least len, one of few values. */
 uint32_t gpu_len_bucket(uint32_t len);
 

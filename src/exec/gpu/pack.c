@@ -398,6 +398,7 @@ typedef struct loader {
     cache cache;
     pack_writer *writer; /* NULL: nothing is written */
     bool maps;           /* the device reads the file where it is mapped */
+    bool built;          /* the file is this load's own */
 } loader;
 
 static void say(const loader *ld, calla_log_level level, const char *fmt, ...) ATTR_PRINTF(3, 4);
@@ -437,8 +438,8 @@ static calla_status put_part(void *user, uint64_t off, const uint8_t *data, uint
             ? CALLA_OK
             : ld->d->ops->write(ld->d, (gpu_view){ld->out->bufs[s->i_blob], off, n}, data, err);
     const uint64_t done = s->before + off + n;
-    /* The last report comes when the file is complete, too. */
-    return st != CALLA_OK || done == ld->out->bytes ? st : report(ld, done, err);
+    /* The last report comes when the file is complete, too; its own file is no news. */
+    return st != CALLA_OK || done == ld->out->bytes || ld->built ? st : report(ld, done, err);
 }
 
 static void drop_buffers(gpu_weights *w, gpu_device *d)
@@ -488,8 +489,9 @@ static calla_status load_file(loader *ld, bool *loaded, calla_error *err)
         mem_free(f);
     }
     if (*loaded) {
-        say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.1f MB)", ld->cache.path,
-            (double)pack_file_bytes(&ld->cache.spec) / 1e6);
+        if (!ld->built)
+            say(ld, CALLA_LOG_INFO, "packed weights read from %s (%.1f MB)", ld->cache.path,
+                (double)pack_file_bytes(&ld->cache.spec) / 1e6);
         return CALLA_OK;
     }
     if (opened && st != CALLA_ERR_FORMAT) { /* the device's failure, not the file's */
@@ -583,6 +585,7 @@ static calla_status build_file(loader *ld, bool *loaded, calla_error *err)
 {
     bool kept = false;
     const calla_status st = build(ld, &kept, err);
+    ld->built = kept;
     return st == CALLA_OK && kept ? load_file(ld, loaded, err) : st;
 }
 

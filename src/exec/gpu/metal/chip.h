@@ -45,7 +45,7 @@ typedef struct metal_rates {
     double level_s; /* a level without work */
 } metal_rates;
 
-metal_rates metal_rates_of(const metal_chip *c);
+metal_rates metal_rates_of(const metal_chip *c, metal_rung rung);
 double metal_seconds(const metal_rates *r, const gpu_dispatch *d);
 
 /* Puts the dispatches into the order of their levels (order[n]) and cuts between levels, so that

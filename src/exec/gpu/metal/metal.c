@@ -215,7 +215,6 @@ static calla_status find_device(metal_device *d, calla_error *err)
         return err_set(err, CALLA_ERR_UNSUPPORTED,
                        "calla needs a GPU of an Apple M1 or newer, found %s", d->name);
     d->chip = metal_chip_find(d->name, d->architecture);
-    d->rates = metal_rates_of(d->chip);
     d->generation = metal_generation(d->architecture, &d->phone);
     if (d->generation == 0 && SEND(a, supports_family, d->device, M_FAMILY_APPLE10))
         d->generation = 17;
@@ -296,6 +295,7 @@ static calla_status create_in_pool(metal_device *d, calla_error *err)
     TRY(make_queue(d, err));
     TRY(metal_texts_load(d, err));
     TRY(metal_rung_choose(d, err));
+    d->rates = metal_rates_of(d->chip, d->rung);
     introduce(d);
 fail:
     return st;

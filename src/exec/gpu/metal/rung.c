@@ -98,7 +98,8 @@ static calla_status check_rung(metal_device *d, calla_error *err)
     metal_leave(d, ap);
     if (st != CALLA_OK) return st;
     const double t0 = time_now();
-    st = mm_check_run(&d->base, &(mm_check_options){.seed = 1}, &report, err);
+    st = mm_check_run(&d->base, &(mm_check_options){.seed = 1, .n_max = d->o.check_tokens}, &report,
+                      err);
     if (st == CALLA_OK)
         metal_say(d, CALLA_LOG_INFO, "%s: matrix products at real shapes are right (%.1f s)",
                   metal_rung_text(d->rung), time_now() - t0);
@@ -110,14 +111,16 @@ static calla_status descend(metal_device *d, metal_rung best, calla_error *err)
     calla_status st = CALLA_OK;
     for (int r = (int)best; r >= METAL_RUNG_SCALAR; r--) {
         d->rung = (metal_rung)r;
+        d->rates = metal_rates_of(d->chip, d->rung);
         metal_libraries_drop(d, false);
         st = check_rung(d, err);
         if (st == CALLA_OK) break;
         if (st != CALLA_ERR_UNSUPPORTED && st != CALLA_ERR_DEVICE) return st;
         if (d->lost) return st;
-        metal_say(d, CALLA_LOG_WARN, "%s are not used on this machine: %s",
-                  metal_rung_text(d->rung), err->message);
+        metal_say(d, CALLA_LOG_WARN, "%s: not used on this machine: %s", metal_rung_text(d->rung),
+                  err->message);
     }
+    if (st != CALLA_OK) return err_prefix(err, st, "no kind of matrix tiles works on %s", d->name);
     return st;
 }
 
