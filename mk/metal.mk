@@ -49,3 +49,7 @@ endef
 $(foreach n,$(METAL_NAMES),$(eval $(call msl_rule,$n,0)))
 $(foreach n,$(METAL_TILES),$(foreach r,1 2 3,$(eval $(call msl_rule,$n,$r))))
 .SECONDARY: $(METAL_NAMES:%=$(BUILD)/metal/%.bytes)
+
+# Finds what is wrong with a matrix unit.
+$(BUILD)/tests/test_mm_metal: $(BUILD)/tests/test_mm_metal.o $(MSL_OBJ) $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(CMOCKA_LDLIBS)

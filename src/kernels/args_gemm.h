@@ -61,6 +61,11 @@ typedef struct gmm_permute_args {
 } gmm_permute_args;
 KARGS_SIZE(gmm_permute_args, 4);
 
+typedef struct mm_probe_args {
+    uint32_t turned; /* 0: B is [32][16], else [16][32] */
+} mm_probe_args;
+KARGS_SIZE(mm_probe_args, 4);
+
 /* Sums of rows of bf16 by groups of 64. */
 typedef struct gmm_sums_args {
     uint32_t cols;

@@ -775,3 +775,44 @@ CODES_DENSE(codes_add, GMM_ADD)
     {CODES_EXPERT_BODY(BM, GMM_DOWN, a.rows, y)} KERNEL_END
 CODES_EXPERTS(32)
 CODES_EXPERTS(16)
+
+/* ---- A tile by itself ---- */
+
+/* mm_probe: c = A B^T added twice to nothing, or turned: A B; and where each lane's elements are.
+ * shapes  a [n][16][16], b [n][32][16] or [n][16][32] bf16; c [n][16][32]; map [32][16]: 32 row +
+ *         column of element e of lane l, by group 0
+ * grid    n
+ * memory  2,304 bytes
+ * ref     in mm_check.c, exact for exact sums */
+KERNEL(mm_probe, 32, KIN(0, ushort, a), KIN(1, ushort, b), KOUT(2, float, c), KOUT(3, uint, map),
+       KARG(4, mm_probe_args, args))
+{
+    KCTX;
+    TG_ARRAY(ushort, ta, 16 * 24);
+    TG_ARRAY(ushort, tb, 32 * 24);
+    PDL_LAUNCH();
+    PDL_WAIT();
+    const bool turned = args.turned != 0;
+    const uint pitch = turned ? 40 : 24;
+    const uint at = turned ? lane / 2 * pitch + 16 * (lane & 1u) : lane * pitch;
+    tg_st16h(ta, lane / 2 * 24 + 8 * (lane & 1u), ld16h(a, 256 * gx + 8 * lane));
+    tg_st16h(tb, at, ld16h(b, 512 * gx + 16 * lane));
+    tg_st16h(tb, at + 8, ld16h(b, 512 * gx + 16 * lane + 8));
+    TG_BARRIER();
+    mm_acc acc;
+    mm_zero(acc);
+    for (uint i = 0; i < 2; i++) {
+        if (turned)
+            mm_mac_turned(acc, ta, 24, tb, pitch);
+        else
+            mm_mac(acc, ta, 24, tb, pitch);
+    }
+    uint e = 0;
+    MM_EACH(acc, row, col, v)
+    {
+        c[512 * gx + 32 * row + col] = v;
+        if (gx == 0) map[16 * lane + e] = 32 * row + col;
+        e++;
+    }
+}
+KERNEL_END

@@ -30,6 +30,8 @@ const bool msl_has_rungs = true;
 const bool msl_has_rungs = false;
 #endif
 
+int msl_plant;
+
 uint64_t msl_hash(const void *text, size_t bytes)
 {
     const uint8_t *p = text;

@@ -22,6 +22,22 @@ typedef struct msl_library {
 extern "C" {
 #endif
 
+/* What is wrong with the matrix units, for tests of what must find it (shim_matrix_run.h). */
+typedef enum msl_plant_kind {
+    MSL_PLANT_NONE,
+    MSL_PLANT_LANES_8,    /* simdgroup_matrix: rows and columns exchanged among the lanes */
+    MSL_PLANT_LANES_16,   /* fragments: a lane's columns are elsewhere */
+    MSL_PLANT_FRAGMENTS,  /* a right operand's two fragments exchanged */
+    MSL_PLANT_NOT_TURNED, /* transpose_right is not heard */
+    MSL_PLANT_OVERWRITES, /* multiply_accumulate multiplies */
+    MSL_PLANT_SHORT_SUMS, /* results are bf16 */
+    MSL_PLANT_NIBBLES,    /* the high nibble comes first */
+    MSL_PLANT_LARGE,      /* columns from 1024 on are read 1024 before */
+    MSL_PLANT_LAST_ROWS,  /* the last four rows of a clipped tensor are lost */
+    MSL_PLANTS
+} msl_plant_kind;
+extern int msl_plant;
+
 /* FNV-1a, 64 bits. */
 uint64_t msl_hash(const void *text, size_t bytes);
 

@@ -196,6 +196,72 @@ static void matrix_row(const checker *c, uint32_t n, uint32_t cols, const uint16
         ref_gemm(n, 1, cols, x, rows_of, codes, sb, sum, magnitude);
 }
 
+/* ---- A tile ---- */
+
+#define N_TILES 3u
+
+/* Operands that tell every place apart, and sums that are exact: an identity with odd numbers times
+ * powers of two; the same, exchanged; small integers. */
+static void draw_tiles(checker *c, bool turned, float *a, float *b)
+{
+    for (uint32_t i = 0; i < N_TILES * 512; i++) {
+        const uint32_t tile = i / 512, r = i % 512 / 16, k = i % 16;
+        const float place = ldexpf((float)(2 * r + 1), (int)k - 8);
+        const float left = tile == 0 ? (r == k) : tile == 1 ? place : (float)(draw(c) % 16);
+        const float right = tile == 0 ? place : tile == 1 ? (r % 16 == k) : (float)(draw(c) % 16);
+        const uint32_t in_tile = turned ? 32 * k + r : 16 * r + k;
+        if (r < 16) a[256 * tile + 16 * r + k] = left;
+        b[512 * tile + in_tile] = right;
+    }
+}
+
+static void compare_tiles(checker *c, bool turned, const float *a, const float *b, const float *got,
+                          const uint32_t *map)
+{
+    uint32_t seen[512] = {0};
+    for (uint32_t i = 0; i < 512; i++) {
+        if (map[i] < 512) seen[map[i]]++;
+    }
+    for (uint32_t i = 0; i < 512; i++) /* every place is one lane's */
+        compare(c, (double)seen[i], 1, 0.5, i / 32, i % 32);
+    for (uint32_t i = 0; i < N_TILES * 512; i++) {
+        const uint32_t tile = i / 512, row = i % 512 / 32, col = i % 32;
+        double sum = 0;
+        for (uint32_t k = 0; k < 16; k++)
+            sum += 2 * (double)a[256 * tile + 16 * row + k] *
+                   (double)b[512 * tile + (turned ? 32 * k + col : 16 * col + k)];
+        compare(c, (double)got[i], sum, 1e-30, row, col);
+    }
+}
+
+static void check_tiles(checker *c, bool turned)
+{
+    *c->now = (mm_check){.what = turned ? "tile, turned" : "tile", .n = 16, .rows = 32, .cols = 16};
+    float *a = block(c, 4 * N_TILES * 256), *b = block(c, 4 * N_TILES * 512);
+    uint16_t *ha = block(c, 2 * N_TILES * 256), *hb = block(c, 2 * N_TILES * 512);
+    if (c->st != CALLA_OK) return;
+    draw_tiles(c, turned, a, b);
+    for (uint32_t i = 0; i < N_TILES * 512; i++) {
+        if (i < N_TILES * 256) ha[i] = (uint16_t)kx_bf16_store(a[i]);
+        hb[i] = (uint16_t)kx_bf16_store(b[i]);
+    }
+    const mm_probe_args args = {turned};
+    const gpu_view va = view(c, 2 * N_TILES * 256, ha), vb = view(c, 2 * N_TILES * 512, hb);
+    const gpu_view vc = view(c, 4 * N_TILES * 512, NULL), vm = view(c, 4 * 512, NULL);
+    if (c->st != CALLA_OK) return;
+    rec_dispatch(c->rec, KERNEL_mm_probe, N_TILES, 1);
+    rec_read(c->rec, va);
+    rec_read(c->rec, vb);
+    rec_write(c->rec, vc);
+    rec_write(c->rec, vm);
+    rec_args(c->rec, &args, sizeof args);
+    rec_cost(c->rec, 0, 2.0 * N_TILES * 16 * 32 * 32);
+    run(c);
+    const float *got = fetch(c, vc);
+    const uint32_t *map = fetch(c, vm);
+    if (c->st == CALLA_OK) compare_tiles(c, turned, a, b, got, map);
+}
+
 /* ---- Dense ---- */
 
 #define SAMPLE_TOKENS 33u
@@ -453,14 +519,22 @@ static void check_attention(checker *c, uint32_t n)
 
 /* ---- All of them ---- */
 
-typedef enum kind { GEMM, GEMM_ADD, EXPERTS, ATTENTION } kind;
+typedef enum kind { TILE, TURNED, GEMM, GEMM_ADD, EXPERTS, ATTENTION } kind;
 
 static const struct {
     kind kind;
     uint32_t n, rows, cols;
-} cases[] = {{GEMM, 8, 1024, 2048},   {GEMM, 33, 1024, 2048},     {GEMM, 512, 1024, 2048},
-             {GEMM, 65, 12352, 2048}, {GEMM_ADD, 40, 2048, 4096}, {EXPERTS, 8, 0, 0},
-             {EXPERTS, 150, 0, 0},    {ATTENTION, 33, 0, 0},      {ATTENTION, 140, 0, 0}};
+} cases[] = {{TILE, 1, 0, 0},
+             {TURNED, 1, 0, 0},
+             {GEMM, 8, 1024, 2048},
+             {GEMM, 33, 1024, 2048},
+             {GEMM, 512, 1024, 2048},
+             {GEMM, 65, 12352, 2048},
+             {GEMM_ADD, 40, 2048, 4096},
+             {EXPERTS, 8, 0, 0},
+             {EXPERTS, 150, 0, 0},
+             {ATTENTION, 33, 0, 0},
+             {ATTENTION, 140, 0, 0}};
 _Static_assert(sizeof cases / sizeof *cases <= MM_CHECKS_MAX, "the report has room");
 
 calla_status mm_check_run(gpu_device *d, const mm_check_options *o, mm_check_report *out,
@@ -478,7 +552,9 @@ calla_status mm_check_run(gpu_device *d, const mm_check_options *o, mm_check_rep
         if (o->n_max != 0 && n > o->n_max) continue;
         c.now = &out->check[out->n++];
         rec_reset(c.rec);
-        if (cases[i].kind == EXPERTS)
+        if (cases[i].kind <= TURNED)
+            check_tiles(&c, cases[i].kind == TURNED);
+        else if (cases[i].kind == EXPERTS)
             check_experts(&c, n);
         else if (cases[i].kind == ATTENTION)
             check_attention(&c, n);

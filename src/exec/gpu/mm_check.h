@@ -1,12 +1,13 @@
 /* mm_check.h - whether a device multiplies matrices right, at the shapes of the real model.
  *
- * Does:       runs op_gemm, op_moe_gemm and op_attn_scan on drawn values and compares a sample of
- *             the results (every place of a tile, tiles drawn at random, always the last ones) with
- *             the plain C references. A driver that can build its matrix tiles in several ways
- *             decides with it which way this machine gets right: compilers have been seen to make
- *             wrong code for large shapes only.
+ * Does:       multiplies single tiles, whose sums are exact; runs op_gemm, op_moe_gemm and
+ *             op_attn_scan on drawn values and compares a sample of the results (every place of a
+ *             tile, tiles drawn at random, always the last ones) with the plain C references.
+ *             A driver that can build its matrix tiles in several ways decides with it which way
+ *             this machine gets right: compilers have been seen to make wrong code for large
+ *             shapes only.
  * Invariants: deterministic in the seed. Works on every device; on the emulator choose n_max small.
- * Memory:     about 40 MB on the device, and as much here; all freed.
+ * Memory:     about 100 MB on the device, and as much here; all freed.
  * Errors:     CALLA_ERR_DEVICE with a sentence when a value is wrong or the device failed, the
  *             report holding what was done; CALLA_ERR_MEMORY.
  */
@@ -23,7 +24,7 @@ typedef struct mm_check_options {
 } mm_check_options;
 
 typedef struct mm_check {
-    const char *what;       /* "gemm", "gemm add", "experts", "attention" */
+    const char *what;       /* "tile", "tile, turned", "gemm", "gemm add", "experts", "attention" */
     uint32_t n, rows, cols; /* tokens, and the matrix; attention: heads and dims */
     double worst;           /* the largest error in parts of its bound: right up to 1 */
     double seconds;         /* of the device */
