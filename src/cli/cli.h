@@ -27,6 +27,7 @@
     X(inspect) \
     X(synth) \
     X(quantize) \
+    X(verify) \
     X(selftest)
 /* clang-format on */
 
