@@ -1,7 +1,7 @@
 /* bench_model - prefill and decode of a checkpoint on the CPU beside this machine's own limits.
  *
  *   bench_model [-m DIR] [--threads N] [--kv bf16|f32] [--variant V] [--ctx N,N,...] [--steps N]
- *               [--prefill N,N,...]
+ *               [--prefill N,N,...] [--precision exact|int16|int8]
  *
  * Prints, measured in the same run: read bandwidth of all threads (anonymous memory, and the mapped
  * weights), f32 FMA peak; then for each context length decode tokens/s, bytes per token by the cost
@@ -23,6 +23,7 @@
 typedef struct bench {
     const char *dir, *variant;
     calla_kv_type kv;
+    calla_precision precision;
     uint32_t n_threads, steps;
     uint32_t ctx[LENGTHS_MAX], prefill[LENGTHS_MAX];
     int n_ctx, n_prefill;
@@ -62,6 +63,10 @@ static void parse_args(bench *b, int argc, char **argv)
         if (strcmp(k, "--steps") == 0) b->steps = (uint32_t)strtoul(v, NULL, 10);
         if (strcmp(k, "--variant") == 0) b->variant = v;
         if (strcmp(k, "--kv") == 0) b->kv = strcmp(v, "f32") == 0 ? CALLA_KV_F32 : CALLA_KV_BF16;
+        if (strcmp(k, "--precision") == 0)
+            b->precision = strcmp(v, "exact") == 0  ? CALLA_PRECISION_EXACT
+                           : strcmp(v, "int8") == 0 ? CALLA_PRECISION_INT8
+                                                    : CALLA_PRECISION_INT16;
         if (strcmp(k, "--ctx") == 0) b->n_ctx = parse_lengths(v, b->ctx);
         if (strcmp(k, "--prefill") == 0) b->n_prefill = parse_lengths(v, b->prefill);
     }
@@ -70,7 +75,10 @@ static void parse_args(bench *b, int argc, char **argv)
 static calla_status open_model(bench *b, calla_error *err)
 {
     calla_status st;
-    const exec_options o = {.n_threads = b->n_threads, .kv_type = b->kv, .variant = b->variant};
+    const exec_options o = {.n_threads = b->n_threads,
+                            .kv_type = b->kv,
+                            .variant = b->variant,
+                            .precision = b->precision};
     TRY(checkpoint_open(&b->ck, b->dir, err));
     TRY(shape_read(&b->shape, checkpoint_config(b->ck), checkpoint_generation_config(b->ck), err));
     TRY(weights_bind(&b->weights, b->ck, &b->shape, err));

@@ -184,6 +184,17 @@ typedef enum calla_kv_type {
     CALLA_KV_F32 = 2 /* twice the memory; matches a float32 reference most closely */
 } calla_kv_type;
 
+/* How a CPU takes the inputs of products with 4-bit matrices. Within one precision a token's
+ * results depend on its sequence alone, and all kernel variants agree to the last bits. A GPU has
+ * its own way and ignores this. docs/SPEED.md has the speed, docs/RESULTS.md the accuracy. */
+typedef enum calla_precision {
+    CALLA_PRECISION_DEFAULT = 0, /* int16 where this CPU has kernels for it, else exact */
+    CALLA_PRECISION_EXACT = 1,   /* f32: the closest to the reference, about half as fast */
+    CALLA_PRECISION_INT16 = 2,   /* 16-bit integers, one scale for 64 of them; nearer to f32 than
+                                    bf16 is */
+    CALLA_PRECISION_INT8 = 3     /* 8-bit integers, likewise: the fastest for prompts */
+} calla_precision;
+
 typedef struct calla_engine_options {
     const char *model_dir; /* folder of the checkpoint; required */
     const char *backend;   /* "auto" (default: a GPU where there is one, else "cpu"), "cpu",
@@ -203,6 +214,7 @@ typedef struct calla_engine_options {
     void *progress_user;
     calla_log_fn log; /* NULL: silent */
     void *log_user;
+    calla_precision precision; /* of a CPU */
 } calla_engine_options;
 
 /* Opens a checkpoint: maps and checks every file, binds the weights, loads the tokenizer. Refuses,

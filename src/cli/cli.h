@@ -97,6 +97,7 @@ typedef struct cli_common {
     const char *model;     /* -m as given, or NULL: see cli_model_dir() */
     const char *backend;   /* "auto" when not given */
     uint64_t n_threads;    /* 0: one per available core */
+    const char *precision; /* as given, or NULL: see cli_precision() */
     const char *log_level; /* "error", "warn", "info", "debug" */
     const char *pack_dir;  /* as given, or NULL: see cli_pack_dir() */
 } cli_common;
@@ -115,6 +116,10 @@ typedef struct cli_common {
 #define CLI_ROW_THREADS(type, common)                                                              \
     CLI_OPT_UINT(0, "threads", type, common.n_threads, 1, 256, "N",                                \
                  "threads; default one per available core")
+#define CLI_ROW_PRECISION(type, common)                                                            \
+    CLI_OPT_CHOICE(0, "precision", type, common.precision, "exact|int16|int8",                     \
+                   "how a CPU takes the inputs of 4-bit matrices; int16 is the default, int8 the " \
+                   "fastest for prompts, exact the closest to a reference in f32")
 #define CLI_ROW_PACK_DIR(type, common)                                                             \
     CLI_OPT_TEXT(0, "pack-dir", type, common.pack_dir, "DIR",                                      \
                  "folder for weights packed for a GPU, none: packed at every start; default "      \
@@ -163,6 +168,9 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
 /* Where packed weights are kept: as given ("none" too); else the user's cache folder when the
  * backend may be a real GPU; else, and when there is no such folder, NULL. *dir: mem_free(). */
 calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err);
+
+/* --precision; the default when it was not given. */
+calla_precision cli_precision(const cli_common *common);
 
 /* A calla_progress_fn whose user is a term_progress that was begun: draws it, ends it at the end.
  */

@@ -53,6 +53,7 @@ static const cli_option options[] = {
     CLI_OPT_CHOICE(0, "variant", run_options, variant, "ref|avx2|avx512|neon",
                    "best CPU kernels to use; default the best that this processor has"),
     CLI_ROW_THREADS(run_options, common),
+    CLI_ROW_PRECISION(run_options, common),
     CLI_ROW_PACK_DIR(run_options, common),
     CLI_ROW_LOG_LEVEL(run_options, common),
     CLI_OPT_END,

@@ -126,3 +126,11 @@ calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err
     *dir = b.data;
     return CALLA_OK;
 }
+
+calla_precision cli_precision(const cli_common *common)
+{
+    if (common->precision == NULL) return CALLA_PRECISION_DEFAULT;
+    return strcmp(common->precision, "exact") == 0  ? CALLA_PRECISION_EXACT
+           : strcmp(common->precision, "int8") == 0 ? CALLA_PRECISION_INT8
+                                                    : CALLA_PRECISION_INT16;
+}

@@ -51,6 +51,7 @@ calla_status run_open(run *r, calla_error *err)
         .cpu_variant = r->opt.variant,
         .n_ctx = r->opt.n_ctx != RUN_UNSET ? (uint32_t)r->opt.n_ctx : 0,
         .pack_dir = r->pack_dir,
+        .precision = cli_precision(&r->opt.common),
         .progress = cli_on_load,
         .progress_user = &progress,
         .log = cli_log,

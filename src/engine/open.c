@@ -35,6 +35,9 @@ static calla_status check_options(const calla_engine_options *o, calla_error *er
     if (o->kv_type != CALLA_KV_DEFAULT && o->kv_type != CALLA_KV_BF16 && o->kv_type != CALLA_KV_F32)
         return err_set(err, CALLA_ERR_ARGUMENT, "kv_type must be bf16 or f32, found %d",
                        (int)o->kv_type);
+    if ((int)o->precision < CALLA_PRECISION_DEFAULT || o->precision > CALLA_PRECISION_INT8)
+        return err_set(err, CALLA_ERR_ARGUMENT, "precision must be exact, int16 or int8, found %d",
+                       (int)o->precision);
     return CALLA_OK;
 }
 
@@ -105,6 +108,7 @@ static calla_status open_parts(calla_engine *e, const calla_engine_options *o, c
         .chunk_tokens = o->chunk_tokens,
         .kv_type = o->kv_type == CALLA_KV_DEFAULT ? CALLA_KV_BF16 : o->kv_type,
         .variant = o->cpu_variant,
+        .precision = o->precision,
         .n_ctx = o->n_ctx,
         .pack_dir = o->pack_dir,
         .progress = o->progress,

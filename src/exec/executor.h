@@ -40,6 +40,7 @@ typedef struct exec_options {
     uint32_t chunk_tokens; /* most tokens per run() call; 0: 512, GPU 2048 */
     calla_kv_type kv_type;
     const char *variant; /* NULL: best */
+    calla_precision precision;
     /* For a GPU. */
     uint32_t n_ctx;             /* a sequence of so many tokens must fit as well; 0: 4096 */
     const char *pack_dir;       /* folder where packed weights are kept; NULL or "none": nowhere */

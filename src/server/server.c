@@ -290,6 +290,7 @@ calla_status server_load(server *s, calla_error *err)
         .n_threads = s->o.n_threads,
         .n_ctx = s->o.n_ctx,
         .pack_dir = s->o.pack_dir,
+        .precision = s->o.precision,
         .progress = s->o.progress,
         .progress_user = s->o.progress_user,
         .log = on_engine_log,

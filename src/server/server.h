@@ -27,6 +27,7 @@ typedef struct server_options {
     uint32_t queue_max;         /* 0: scheduler's */
     uint64_t cache_ram_bytes;   /* SERVER_CACHE_AUTO: as n_parallel; 0: no cache */
     const char *pack_dir;       /* as calla_engine_options */
+    calla_precision precision;  /* as calla_engine_options */
     calla_progress_fn progress; /* of loading, as there */
     void *progress_user;
 

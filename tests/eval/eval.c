@@ -258,13 +258,17 @@ int main(int argc, char **argv)
             o.n_threads = (unsigned)strtoul(value, NULL, 10);
         else if (strcmp(argv[i], "--kv") == 0)
             o.kv_type = strcmp(value, "f32") == 0 ? CALLA_KV_F32 : CALLA_KV_BF16;
+        else if (strcmp(argv[i], "--precision") == 0)
+            o.precision = strcmp(value, "exact") == 0  ? CALLA_PRECISION_EXACT
+                          : strcmp(value, "int8") == 0 ? CALLA_PRECISION_INT8
+                                                       : CALLA_PRECISION_INT16;
         else
             every = 0;
         i++;
     }
     if (every == 0) {
         (void)fprintf(stderr, "usage: calla-eval [-m DIR] [--short] [--every N] [--kv bf16|f32] "
-                              "[--threads N]\n");
+                              "[--threads N] [--precision exact|int16|int8]\n");
         return 2;
     }
     read_json(&e.known_wrong, DATA "known-wrong.json");

@@ -98,6 +98,10 @@ uint8_t *bench_bytes(size_t n);
     void bench_##name(bench *b);
 CHECK_KERNEL(prep_q4)
 CHECK_KERNEL(matmul_q4)
+CHECK_KERNEL(prep_i16)
+CHECK_KERNEL(matmul_i16)
+CHECK_KERNEL(prep_i8)
+CHECK_KERNEL(matmul_i8)
 CHECK_KERNEL(matmul_q8)
 CHECK_KERNEL(matmul_bf16)
 CHECK_KERNEL(matmul_f32)

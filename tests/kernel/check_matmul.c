@@ -1,15 +1,22 @@
-/* Matrix products: values, dequantisation to the bit, and independence of rows and tokens. */
+/* Matrix products: values, dequantisation to the bit, and independence of rows and tokens; with
+ * activations as integers, the bits of the reference. */
 #include "check.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/ck.h"
 
 #define TOKENS_MAX 70u
 
+/* How x meets 4-bit weights. */
+typedef enum act { ACT_F32, ACT_I16, ACT_I8 } act;
+
 typedef struct problem {
     matrix w;
+    act act;
     uint32_t n_tokens;
     const float *x[TOKENS_MAX]; /* plain order, for the definition */
     const float *xp[TOKENS_MAX];
@@ -82,6 +89,25 @@ static double weight(const matrix *m, size_t r, size_t j)
            (double)load_bf16(m->biases + 2 * group);
 }
 
+static kernel_prep *prep_of(const cpu_kernels *k, act a)
+{
+    return a == ACT_F32 ? k->prep_q4 : a == ACT_I16 ? k->prep_i16 : k->prep_i8;
+}
+
+static matmul_fn fn_of(const cpu_kernels *k, mat_type type, act a)
+{
+    return a == ACT_I16 ? k->matmul_i16 : a == ACT_I8 ? k->matmul_i8 : kernels_matmul(k, type);
+}
+
+/* Floats that hold `cols` prepared columns. */
+static size_t prep_floats(act a, uint32_t cols)
+{
+    const uint32_t group = a == ACT_F32   ? PREP_BYTES_F32
+                           : a == ACT_I16 ? PREP_BYTES_I16
+                                          : PREP_BYTES_I8;
+    return (size_t)(cols / MODEL_QUANT_GROUP) * group / sizeof(float);
+}
+
 static void draw_problem(check *c, problem *p, mat_type type)
 {
     static const uint32_t row_list[] = {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 97};
@@ -103,15 +129,16 @@ static void draw_problem(check *c, problem *p, mat_type type)
     draw_matrix(c, &p->w, rows, cols, type, vw);
     const size_t stride = cols + 16;
     float *x = check_floats(c, stride * p->n_tokens - 16);
-    float *xp = check_floats(c, stride * p->n_tokens - 16);
+    const size_t n_prepared = prep_floats(p->act, cols);
+    float *xp = check_floats(c, n_prepared * p->n_tokens);
     for (uint32_t t = 0; t < p->n_tokens; t++) {
         check_fill(c, x + stride * t, cols, vx, 1e12);
         p->x[t] = p->xp[t] = x + stride * t;
         if (type != MAT_Q4) continue;
-        c->k->prep_q4(p->x[t], cols, xp + stride * t);
-        p->xp[t] = xp + stride * t;
+        prep_of(c->k, p->act)(p->x[t], cols, xp + n_prepared * t);
+        p->xp[t] = xp + n_prepared * t;
     }
-    p->fn = kernels_matmul(c->k, type);
+    p->fn = fn_of(c->k, type, p->act);
     p->scratch = check_floats(c, MATMUL_SCRATCH_FLOATS(cols));
 }
 
@@ -191,7 +218,7 @@ static void compare_one_hot(check *c, problem *p)
 
 static void check_matmul(check *c, mat_type type)
 {
-    problem p;
+    problem p = {.act = ACT_F32};
     output all;
     draw_problem(c, &p, type);
     draw_output(c, &all, p.w.rows, p.n_tokens);
@@ -200,6 +227,148 @@ static void check_matmul(check *c, mat_type type)
     compare_one_hot(c, &p);
     compare_parts(c, &p, &all);
 }
+
+/* ---- Activations as integers ---- */
+
+/* q of a group as the definition has it. */
+static void quantise(const float *x, float q_max, double *q, float *scale)
+{
+    float top = 0;
+    for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++)
+        top = fmaxf(top, fabsf(x[i]));
+    *scale = top < PREP_LEAST ? 0 : top / q_max;
+    for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++)
+        q[i] = top < PREP_LEAST ? 0 : nearbyint((double)(x[i] * (q_max / top)));
+}
+
+/* Against exact sums of the quantised inputs; the chain over the groups may round twice for each.
+ */
+static void compare_int(check *c, const problem *p, const output *o)
+{
+    const uint32_t n_groups = p->w.cols / MODEL_QUANT_GROUP;
+    const double warn = (sqrt(2.0 * n_groups) + 4) * EPS, fail = (2.0 * n_groups + 8) * EPS;
+    const float q_max = p->act == ACT_I16 ? PREP_I16_MAX : PREP_I8_MAX;
+    for (uint32_t t = 0; t < p->n_tokens; t++)
+        for (size_t r = 0; r < p->w.rows; r++) {
+            double sum = 0, mag = 0, floor = 0, q[MODEL_QUANT_GROUP];
+            for (size_t g = 0; g < n_groups; g++) {
+                const size_t param = 2 * (r * n_groups + g);
+                double codes = 0, total = 0;
+                float scale;
+                quantise(p->x[t] + g * MODEL_QUANT_GROUP, q_max, q, &scale);
+                for (size_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+                    const uint8_t *row = p->w.data + r * p->w.row_bytes + g * 32;
+                    codes += (row[i / 2] >> (i % 2 * 4) & 15) * q[i];
+                    total += q[i];
+                }
+                const double a = (double)load_bf16(p->w.scales + param) * codes * (double)scale;
+                const double b = (double)load_bf16(p->w.biases + param) * total * (double)scale;
+                sum += a + b;
+                mag += fabs(a) + fabs(b);
+                floor += TINY * (2 + fabs(codes) + fabs(total));
+            }
+            check_close(c, "y", t, r, o->y[t][r], sum, warn * mag + floor, fail * mag + floor);
+        }
+}
+
+/* All variants agree with the reference to the bit. */
+static void compare_reference(check *c, const problem *p, const output *o)
+{
+    cpu_kernels ref;
+    output want;
+    const float *x[TOKENS_MAX];
+    if (cpu_kernels_select(&ref, "ref", NULL) != CALLA_OK) return;
+    const size_t n_prepared = prep_floats(p->act, p->w.cols);
+    float *xp = check_floats(c, n_prepared * p->n_tokens);
+    for (uint32_t t = 0; t < p->n_tokens; t++) {
+        x[t] = xp + n_prepared * t;
+        prep_of(&ref, p->act)(p->x[t], p->w.cols, xp + n_prepared * t);
+    }
+    draw_output(c, &want, p->w.rows, p->n_tokens);
+    fn_of(&ref, MAT_Q4, p->act)(&p->w, 0, p->w.rows, x, p->n_tokens, want.y, p->scratch);
+    for (uint32_t t = 0; t < p->n_tokens; t++)
+        for (uint32_t r = 0; r < p->w.rows; r++)
+            check_same(c, "y, by the reference", t, r, o->y[t][r], want.y[t][r]);
+}
+
+static void check_matmul_int(check *c, act a)
+{
+    problem p = {.act = a};
+    output all;
+    draw_problem(c, &p, MAT_Q4);
+    draw_output(c, &all, p.w.rows, p.n_tokens);
+    p.fn(&p.w, 0, p.w.rows, p.xp, p.n_tokens, all.y, p.scratch);
+    compare_int(c, &p, &all);
+    compare_reference(c, &p, &all);
+    compare_parts(c, &p, &all);
+}
+
+void check_matmul_i16(check *c)
+{
+    check_matmul_int(c, ACT_I16);
+}
+
+void check_matmul_i8(check *c)
+{
+    check_matmul_int(c, ACT_I8);
+}
+
+/* Codes of a group in ascending order, whatever the variant's order is. */
+static int by_code(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+static void group_codes(act a, const uint8_t *at, int codes[MODEL_QUANT_GROUP])
+{
+    for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+        codes[i] = (int8_t)at[i];
+        if (a == ACT_I16) codes[i] = 256 * codes[i] + (int8_t)at[MODEL_QUANT_GROUP + i];
+    }
+    qsort(codes, MODEL_QUANT_GROUP, sizeof *codes, by_code);
+}
+
+static void check_prep_int(check *c, act a)
+{
+    const uint32_t n_groups = 1 + check_below(c, 40), cols = n_groups * MODEL_QUANT_GROUP;
+    const size_t group_bytes = prep_floats(a, MODEL_QUANT_GROUP) * sizeof(float);
+    const float q_max = a == ACT_I16 ? PREP_I16_MAX : PREP_I8_MAX;
+    const values v = check_values(c);
+    check_shape(c, "cols %u, x %s", cols, values_name(v));
+    float *x = check_floats(c, cols), *xp = check_floats(c, prep_floats(a, cols));
+    check_fill(c, x, cols, v, 1e12);
+    prep_of(c->k, a)(x, cols, xp);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const uint8_t *at = (const uint8_t *)xp + g * group_bytes;
+        int codes[MODEL_QUANT_GROUP], want[MODEL_QUANT_GROUP];
+        double q[MODEL_QUANT_GROUP], total = 0;
+        float params[2], scale;
+        quantise(x + (size_t)g * MODEL_QUANT_GROUP, q_max, q, &scale);
+        for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+            want[i] = (int)q[i];
+            total += q[i];
+        }
+        qsort(want, MODEL_QUANT_GROUP, sizeof *want, by_code);
+        group_codes(a, at, codes);
+        if (memcmp(codes, want, sizeof want) != 0) check_fail(c, "group %u has other codes", g);
+        memcpy(params, at + group_bytes - sizeof params, sizeof params);
+        check_same(c, "scale", g, 0, params[0], scale);
+        check_same(c, "sum", g, 0, params[1] + 0.0f, scale * (float)total + 0.0f);
+    }
+}
+
+void check_prep_i16(check *c)
+{
+    check_prep_int(c, ACT_I16);
+}
+
+void check_prep_i8(check *c)
+{
+    check_prep_int(c, ACT_I8);
+}
+
+/* ---- Each storage ---- */
 
 void check_matmul_q4(check *c)
 {
@@ -244,7 +413,7 @@ void check_prep_q4(check *c)
 typedef struct job {
     matrix w;
     matmul_fn fn;
-    void (*prep)(const float *x, uint32_t cols, float *xp);
+    kernel_prep *prep;
     uint32_t n_tokens;
     const float *x[512];
     float *y[512], *xp, *scratch;
@@ -270,12 +439,13 @@ static uint8_t *bench_bf16(size_t n, double magnitude)
     return p;
 }
 
-static void bench_shape(bench *b, mat_type type, uint32_t rows, uint32_t cols, uint32_t n_tokens)
+static void bench_shape(bench *b, mat_type type, act a, uint32_t rows, uint32_t cols,
+                        uint32_t n_tokens)
 {
     static job j;
     const size_t n = (size_t)rows * cols;
     j = (job){.w = {type, rows, cols, row_bytes_of(type, cols), NULL, NULL, NULL},
-              .fn = kernels_matmul(b->k, type),
+              .fn = fn_of(b->k, type, a),
               .n_tokens = n_tokens};
     double n_bytes = (double)rows * (double)j.w.row_bytes;
     j.w.data = type == MAT_F32    ? (uint8_t *)bench_floats(n)
@@ -289,7 +459,10 @@ static void bench_shape(bench *b, mat_type type, uint32_t rows, uint32_t cols, u
     j.scratch = bench_floats(MATMUL_SCRATCH_FLOATS(cols));
     float *x = bench_floats((size_t)cols * n_tokens), *y = bench_floats((size_t)rows * n_tokens);
     for (uint32_t t = 0; t < n_tokens; t++) {
+        float *prepared = a == ACT_F32 ? NULL : bench_floats(cols);
         j.x[t] = x + (size_t)cols * t;
+        if (prepared != NULL) prep_of(b->k, a)(j.x[t], cols, prepared);
+        if (prepared != NULL) j.x[t] = prepared;
         j.y[t] = y + (size_t)rows * t;
     }
     n_bytes += 4.0 * n_tokens * ((double)rows + cols);
@@ -300,45 +473,70 @@ static void bench_shape(bench *b, mat_type type, uint32_t rows, uint32_t cols, u
 
 /* Decode from the second-level cache, from memory; an expert's share of a prefill chunk; a dense
  * layer's. */
-static void bench_matmul(bench *b, mat_type type)
+static void bench_matmul(bench *b, mat_type type, act a)
 {
-    bench_shape(b, type, 512, 2048, 1);
-    bench_shape(b, type, type == MAT_Q4 ? 131072 : 16384, 2048, 1);
-    bench_shape(b, type, 2048, 512, 1);
-    bench_shape(b, type, 512, 2048, 2);
-    bench_shape(b, type, 512, 2048, 4);
-    bench_shape(b, type, 512, 2048, 8);
-    bench_shape(b, type, 512, 2048, 16);
-    bench_shape(b, type, 512, 2048, 64);
-    bench_shape(b, type, 512, 2048, 512);
-    bench_shape(b, type, 2048, 512, 64);
-    bench_shape(b, type, 1024, 4096, 512);
+    bench_shape(b, type, a, 512, 2048, 1);
+    bench_shape(b, type, a, type == MAT_Q4 ? 131072 : 16384, 2048, 1);
+    bench_shape(b, type, a, 2048, 512, 1);
+    bench_shape(b, type, a, 512, 2048, 2);
+    bench_shape(b, type, a, 512, 2048, 4);
+    bench_shape(b, type, a, 512, 2048, 8);
+    bench_shape(b, type, a, 512, 2048, 16);
+    bench_shape(b, type, a, 512, 2048, 64);
+    bench_shape(b, type, a, 512, 2048, 512);
+    bench_shape(b, type, a, 2048, 512, 64);
+    bench_shape(b, type, a, 1024, 4096, 512);
 }
 
 void bench_matmul_q4(bench *b)
 {
-    bench_matmul(b, MAT_Q4);
+    bench_matmul(b, MAT_Q4, ACT_F32);
 }
 
 void bench_matmul_q8(bench *b)
 {
-    bench_matmul(b, MAT_Q8);
+    bench_matmul(b, MAT_Q8, ACT_F32);
 }
 
 void bench_matmul_bf16(bench *b)
 {
-    bench_matmul(b, MAT_BF16);
+    bench_matmul(b, MAT_BF16, ACT_F32);
 }
 
 void bench_matmul_f32(bench *b)
 {
-    bench_matmul(b, MAT_F32);
+    bench_matmul(b, MAT_F32, ACT_F32);
+}
+
+void bench_matmul_i16(bench *b)
+{
+    bench_matmul(b, MAT_Q4, ACT_I16);
+}
+
+void bench_matmul_i8(bench *b)
+{
+    bench_matmul(b, MAT_Q4, ACT_I8);
+}
+
+static void bench_prep(bench *b, act a)
+{
+    static job j;
+    j = (job){.w = {.cols = 2048}, .prep = prep_of(b->k, a), .xp = bench_floats(2048)};
+    j.x[0] = bench_floats(2048);
+    bench_run(b, "cols 2048", 4 * 2.0 * 2048, 0, call_prep, &j);
 }
 
 void bench_prep_q4(bench *b)
 {
-    static job j;
-    j = (job){.w = {.cols = 2048}, .prep = b->k->prep_q4, .xp = bench_floats(2048)};
-    j.x[0] = bench_floats(2048);
-    bench_run(b, "cols 2048", 4 * 2.0 * 2048, 0, call_prep, &j);
+    bench_prep(b, ACT_F32);
+}
+
+void bench_prep_i16(bench *b)
+{
+    bench_prep(b, ACT_I16);
+}
+
+void bench_prep_i8(bench *b)
+{
+    bench_prep(b, ACT_I8);
 }

@@ -15,6 +15,10 @@ static void expect_complete(const cpu_kernels *k)
 {
     assert_non_null(k->prep_q4);
     assert_non_null(k->matmul_q4);
+    assert_non_null(k->prep_i16);
+    assert_non_null(k->matmul_i16);
+    assert_non_null(k->prep_i8);
+    assert_non_null(k->matmul_i8);
     assert_non_null(k->matmul_q8);
     assert_non_null(k->matmul_bf16);
     assert_non_null(k->matmul_f32);

@@ -153,21 +153,21 @@ static void state_merge(attn_state *acc, const attn_state *part)
 
 /* out = o / l, gated; and its Q4 order. */
 static void row_finish(const cpu_exec *ex, const attn_state *st, float *out, const float *gate,
-                       float *outp)
+                       uint32_t col, float *prepared)
 {
     const float inv = 1.0f / st->l;
     for (uint32_t i = 0; i < D; i++)
         out[i] = st->o[i] * inv;
     ex->kern.sigmoid_mul(gate, D, out);
-    ex->kern.prep_q4(out, D, outp);
+    prep_cols(ex, out, col, D, prepared);
 }
 
 static void tile_finish(const attn_ctx *c, const tile *tl, const attn_state *acc, uint32_t t0)
 {
     for (uint32_t r = 0; r < tl->n_rows; r++) {
-        const size_t off = (size_t)(tl->out[r] - c->ex->mix.p[t0 + r / c->group]);
-        row_finish(c->ex, &acc[r], tl->out[r], tl->q[r] + D,
-                   c->ex->mixp.p[t0 + r / c->group] + off);
+        const uint32_t t = t0 + r / c->group;
+        const uint32_t col = (uint32_t)(tl->out[r] - c->ex->mix.p[t]);
+        row_finish(c->ex, &acc[r], tl->out[r], tl->q[r] + D, col, c->ex->mixp.p[t]);
     }
 }
 

@@ -60,6 +60,10 @@ typedef struct cpu_exec {
     calla_kv_type kv_type;
     exec_tap_fn tap; /* NULL: none */
     void *tap_user;
+    calla_precision precision;
+    kernel_prep *prep; /* what Q4 matrices take their inputs from, by the precision */
+    matmul_fn matmul_q4;
+    uint32_t prep_bytes;    /* of a prepared group */
     uint64_t scratch_bytes; /* of `scratch` */
     uint8_t *scratch;       /* everything below, except per-sequence state */
 
@@ -71,7 +75,8 @@ typedef struct cpu_exec {
     batch_token *tokens;                   /* [chunk] */
     float *inv_freq, *rope_cos, *rope_sin; /* [32], [chunk][32] */
 
-    rows x, xn, xp; /* [chunk][hidden]: residual, normed, normed and prepared for Q4 */
+    /* Rows prepared for Q4 (xp, mixp, slot_act) hold prep_bytes a group of 64 columns. */
+    rows x, xn, xp; /* [chunk][hidden]: residual, normed, normed and prepared */
     rows mix, mixp; /* [chunk][max(gdn value width, q width)]: block output, prepared */
     /* Gated DeltaNet */
     rows qkv, conv, z; /* [chunk][conv channels], same, [chunk][value width] */
@@ -106,6 +111,13 @@ static inline const float *const *rows_c(const rows *r)
 static inline float *thread_scratch(const cpu_exec *ex, uint32_t i_thread)
 {
     return ex->thread_mem + ex->thread_floats * i_thread;
+}
+
+/* Prepares columns [col, col + n) of a row for Q4 matrices; x points to the first of them. */
+static inline void prep_cols(const cpu_exec *ex, const float *x, uint32_t col, uint32_t n,
+                             float *row)
+{
+    ex->prep(x, n, (uint8_t *)row + (size_t)(col / MODEL_QUANT_GROUP) * ex->prep_bytes);
 }
 
 /* y = W x for n_tokens rows; xp is x prepared for Q4 matrices (unused otherwise). */

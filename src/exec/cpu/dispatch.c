@@ -16,6 +16,7 @@ uint32_t cpu_features(void)
     if (f != 0 && CPU_SUPPORTS("avx512f") && CPU_SUPPORTS("avx512bw") && CPU_SUPPORTS("avx512dq") &&
         CPU_SUPPORTS("avx512vl"))
         f |= CPU_AVX512;
+    if ((f & CPU_AVX512) != 0 && CPU_SUPPORTS("avx512vnni")) f |= CPU_VNNI;
 #elif defined(__aarch64__)
     f |= CPU_NEON; /* part of the architecture */
 #endif

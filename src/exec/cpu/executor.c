@@ -6,6 +6,7 @@
 #include "base/ck.h"
 #include "base/mem.h"
 #include "exec/cpu/cpu.h"
+#include "exec/cpu/registry.h"
 
 typedef struct carver {
     uint8_t *base; /* NULL: measuring */
@@ -116,11 +117,42 @@ static calla_kv_type kv_resolve(calla_kv_type t)
     return t == CALLA_KV_DEFAULT ? CALLA_KV_BF16 : t;
 }
 
+/* The kernels and how Q4 matrices take their inputs. */
+static calla_status choose_kernels(cpu_exec *ex, const char *variant, calla_error *err)
+{
+    const cpu_kernels *k = &ex->kern;
+    const calla_status st = cpu_kernels_select(&ex->kern, variant, err);
+    if (st != CALLA_OK) return st;
+    if (ex->precision == CALLA_PRECISION_DEFAULT)
+        ex->precision =
+            k->matmul_i16 == ref_matmul_i16 ? CALLA_PRECISION_EXACT : CALLA_PRECISION_INT16;
+    switch (ex->precision) {
+    case CALLA_PRECISION_EXACT:
+        ex->prep = k->prep_q4;
+        ex->matmul_q4 = k->matmul_q4;
+        ex->prep_bytes = PREP_BYTES_F32;
+        break;
+    case CALLA_PRECISION_INT8:
+        ex->prep = k->prep_i8;
+        ex->matmul_q4 = k->matmul_i8;
+        ex->prep_bytes = PREP_BYTES_I8;
+        break;
+    case CALLA_PRECISION_DEFAULT:
+    case CALLA_PRECISION_INT16:
+        ex->prep = k->prep_i16;
+        ex->matmul_q4 = k->matmul_i16;
+        ex->prep_bytes = PREP_BYTES_I16;
+        break;
+    }
+    return CALLA_OK;
+}
+
 /* Fills the fields that scratch_layout needs. */
 static void settle(cpu_exec *ex, const model_shape *shape, const exec_options *o)
 {
     ex->shape = shape;
     ex->kv_type = kv_resolve(o->kv_type);
+    ex->precision = o->precision;
     ex->chunk = o->chunk_tokens == 0 ? CPU_CHUNK_DEFAULT : o->chunk_tokens;
     ex->n_threads = o->n_threads == 0 ? cpu_count() : o->n_threads;
     if (ex->chunk > CPU_CHUNK_MAX) ex->chunk = CPU_CHUNK_MAX;
@@ -389,7 +421,7 @@ calla_status exec_cpu_create(executor **out, const model_shape *shape, const mod
     TRY(check(shape, options, err));
     settle(ex, shape, options);
     ex->weights = weights;
-    TRY(cpu_kernels_select(&ex->kern, options->variant, err));
+    TRY(choose_kernels(ex, options->variant, err));
     scratch_layout(ex, &c);
     ex->scratch_bytes = c.used;
     ex->scratch = mem_alloc_pages((size_t)c.used);

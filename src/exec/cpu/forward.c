@@ -9,7 +9,7 @@ void norm_token(const cpu_exec *ex, uint32_t t, const float *w)
 {
     const uint32_t n = ex->shape->hidden;
     ex->kern.rmsnorm(ex->x.p[t], w, n, ex->shape->rms_eps, ex->xn.p[t]);
-    ex->kern.prep_q4(ex->xn.p[t], n, ex->xp.p[t]);
+    prep_cols(ex, ex->xn.p[t], 0, n, ex->xp.p[t]);
 }
 
 typedef struct forward_ctx {

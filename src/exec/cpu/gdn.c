@@ -74,7 +74,7 @@ static void scan_head(const gdn_ctx *c, uint32_t i_seg, uint32_t head, uint32_t 
         float *o = ex->mix.p[t] + v_off;
         ex->kern.gated_rmsnorm(o, ex->z.p[t] + v_off, c->lw->gdn_norm, MODEL_GDN_DIM, s->rms_eps,
                                o);
-        ex->kern.prep_q4(o, MODEL_GDN_DIM, ex->mixp.p[t] + v_off);
+        prep_cols(ex, o, v_off, MODEL_GDN_DIM, ex->mixp.p[t]);
     }
 }
 

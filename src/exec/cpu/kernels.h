@@ -25,13 +25,28 @@
 enum {
     CPU_AVX2 = 1u << 0,   /* AVX2 and FMA */
     CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL, and AVX2 */
-    CPU_NEON = 1u << 2
+    CPU_NEON = 1u << 2,
+    CPU_VNNI = 1u << 3,    /* AVX-512 VNNI, and AVX512 */
+    CPU_DOTPROD = 1u << 4, /* sums of four products of bytes */
+    CPU_I8MM = 1u << 5     /* products of matrices of bytes, and DOTPROD */
 };
 uint32_t cpu_features(void);
 
 /* Floats of per-thread scratch that a matmul over `cols` columns may use. */
 #define MATMUL_STRIP_ROWS           16u
 #define MATMUL_SCRATCH_FLOATS(cols) ((size_t)MATMUL_STRIP_ROWS * (cols))
+
+/* Activations as integers, for the products of 4-bit matrices. A group of 64 columns becomes
+ *   int8 high[64], int8 low[64] (16-bit only), f32 scale, f32 sum
+ * with x = scale * q, q = 256 * high + low or high alone, sum = scale * (sum of q), scale =
+ * largest |x| / PREP_I16_MAX or PREP_I8_MAX, q rounded to nearest, ties to even. All is zero where
+ * the largest |x| is below PREP_LEAST. The order of a group's q is the table's own. */
+#define PREP_I16_MAX   32639.0f /* 256 * 127 + 127 */
+#define PREP_I8_MAX    127.0f
+#define PREP_LEAST     1e-33f
+#define PREP_BYTES_F32 256u /* of a group, by what prepared it */
+#define PREP_BYTES_I16 136u
+#define PREP_BYTES_I8  72u
 
 /* Attention walks positions in blocks of ATTN_BLOCK that begin at multiples of it. */
 #define ATTN_BLOCK 64u
@@ -52,9 +67,13 @@ typedef struct attn_state {
 
 /* ---- The contracts, as function types: kernel_X is the type of every variant of X ---- */
 
-/* Reorders x[0 .. cols) into the order in which the same table's matmul_q4 consumes it: a
- * permutation within each group of 64. cols % 64 == 0. x and xp may not overlap. */
-typedef void kernel_prep_q4(const float *x, uint32_t cols, float *xp);
+/* Prepares x[0 .. cols), cols % 64 == 0, for the product of the same table that goes with it, at
+ * PREP_BYTES_* a group; xp is aligned as floats are. x and xp may not overlap.
+ * prep_q4: f32, in the order in which matmul_q4 consumes them, a permutation within each group. */
+typedef void kernel_prep(const float *x, uint32_t cols, void *xp);
+typedef kernel_prep kernel_prep_q4;
+typedef kernel_prep kernel_prep_i16;
+typedef kernel_prep kernel_prep_i8;
 
 /* y[t][r] = sum_c W[r][c] * x[t][c] for r in [row0, row1), t in [0, n_tokens). x[t] has `cols`
  * floats (for Q4: made by prep_q4 of the same table). Writes y[t][row0 .. row1) only; y[t] aligned
@@ -63,7 +82,13 @@ typedef void kernel_prep_q4(const float *x, uint32_t cols, float *xp);
 typedef void kernel_matmul(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
                            uint32_t n_tokens, float *const *y, float *scratch);
 typedef kernel_matmul *matmul_fn;
-typedef kernel_matmul kernel_matmul_q4;   /* cols % 64 == 0; weight scale * code + bias in f32 */
+typedef kernel_matmul kernel_matmul_q4; /* cols % 64 == 0; weight scale * code + bias in f32 */
+/* 4-bit weights by x from prep_i16 or prep_i8 (x[t] points to its bytes). With I the integer sum of
+ * code * q over group g, from y = 0 and g ascending:
+ *   y = fma(I as f32, w_scale[g] * x_scale[g], y);  y = fma(w_bias[g], x_sum[g], y)
+ * so that all variants agree bitwise. */
+typedef kernel_matmul kernel_matmul_i16;
+typedef kernel_matmul kernel_matmul_i8;
 typedef kernel_matmul kernel_matmul_q8;   /* cols % 64 == 0; x plain */
 typedef kernel_matmul kernel_matmul_bf16; /* cols % 16 == 0; x plain */
 typedef kernel_matmul kernel_matmul_f32;  /* cols % 16 == 0; x plain */
@@ -117,6 +142,10 @@ typedef struct cpu_kernels {
     const char *name; /* "ref", "avx2", "avx512", "neon" */
     kernel_prep_q4 *prep_q4;
     kernel_matmul_q4 *matmul_q4;
+    kernel_prep_i16 *prep_i16;
+    kernel_matmul_i16 *matmul_i16;
+    kernel_prep_i8 *prep_i8;
+    kernel_matmul_i8 *matmul_i8;
     kernel_matmul_q8 *matmul_q8;
     kernel_matmul_bf16 *matmul_bf16;
     kernel_matmul_f32 *matmul_f32;

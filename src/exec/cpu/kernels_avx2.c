@@ -34,8 +34,9 @@ VEC_OP void q8_widen(const uint8_t *codes, vf scale, vf bias, vf *w)
     }
 }
 
-void K(prep_q4)(const float *x, uint32_t cols, float *xp)
+void K(prep_q4)(const float *x, uint32_t cols, void *out)
 {
+    float *xp = out;
     for (uint32_t c = 0; c < cols; c += MODEL_QUANT_GROUP)
         for (uint32_t i = 0; i < 8; i++)
             for (uint32_t lane = 0; lane < 8; lane++)

@@ -24,8 +24,11 @@ uint32_t linear_task_rows(const cpu_exec *ex, uint64_t total_rows, uint32_t alig
 void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
                  float *scratch)
 {
-    const float *const *x = job->w->type == MAT_Q4 ? job->xp : job->x;
-    kernels_matmul(&ex->kern, job->w->type)(job->w, row0, row1, x, job->n_tokens, job->y, scratch);
+    if (job->w->type == MAT_Q4)
+        ex->matmul_q4(job->w, row0, row1, job->xp, job->n_tokens, job->y, scratch);
+    else
+        kernels_matmul(&ex->kern, job->w->type)(job->w, row0, row1, job->x, job->n_tokens, job->y,
+                                                scratch);
 }
 
 typedef struct linear_ctx {

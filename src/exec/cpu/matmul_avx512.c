@@ -393,8 +393,9 @@ static ATTR_INLINE void matmul(mat_type type, const matrix *w, uint32_t row0, ui
     }
 }
 
-void avx512_prep_q4(const float *x, uint32_t cols, float *xp)
+void avx512_prep_q4(const float *x, uint32_t cols, void *out)
 {
+    float *xp = out;
     const __m512i even =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));

@@ -107,7 +107,7 @@ static void act_task(void *p, uint32_t i_task, uint32_t i_thread)
     for (uint32_t s = g->first; s < g->first + g->n; s++) {
         float *h = ex->slot_gate.p[s] + row0;
         ex->kern.silu_mul(h, ex->slot_up.p[s] + row0, ACT_ROWS, h);
-        ex->kern.prep_q4(h, ACT_ROWS, ex->slot_act.p[s] + row0);
+        prep_cols(ex, h, row0, ACT_ROWS, ex->slot_act.p[s]);
     }
 }
 

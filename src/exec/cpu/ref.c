@@ -76,15 +76,109 @@ static void matmul(const matrix *w, uint32_t row0, uint32_t row1, const float *c
     }
 }
 
-void ref_prep_q4(const float *x, uint32_t cols, float *xp)
+void ref_prep_q4(const float *x, uint32_t cols, void *xp)
 {
-    memcpy(xp, x, (size_t)cols * sizeof *xp);
+    memcpy(xp, x, (size_t)cols * sizeof *x);
 }
 
 void ref_matmul_q4(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
                    uint32_t n_tokens, float *const *y, float *scratch)
 {
     matmul(w, row0, row1, x, n_tokens, y, scratch);
+}
+
+/* One group as integers: q[64], scale, sum. */
+static void prep_group(const float *x, float q_max, int32_t *q, float *scale, float *sum)
+{
+    float top = 0.0f;
+    int32_t total = 0;
+    for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++)
+        top = fmaxf(top, fabsf(x[i]));
+    const float inverse = top < PREP_LEAST ? 0.0f : q_max / top;
+    for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+        q[i] = (int32_t)rintf(x[i] * inverse);
+        total += q[i];
+    }
+    *scale = top < PREP_LEAST ? 0.0f : top / q_max;
+    *sum = *scale * (float)total;
+}
+
+static void prep_params(uint8_t *at, float scale, float sum)
+{
+    memcpy(at, &scale, sizeof scale);
+    memcpy(at + sizeof scale, &sum, sizeof sum);
+}
+
+void ref_prep_i16(const float *x, uint32_t cols, void *xp)
+{
+    uint8_t *out = xp;
+    for (uint32_t c = 0; c < cols; c += MODEL_QUANT_GROUP, out += PREP_BYTES_I16) {
+        int32_t q[MODEL_QUANT_GROUP];
+        float scale, sum;
+        prep_group(x + c, PREP_I16_MAX, q, &scale, &sum);
+        for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+            const int32_t high = (q[i] + 128 + 32768) / 256 - 128; /* rounded down */
+            out[i] = (uint8_t)high;
+            out[MODEL_QUANT_GROUP + i] = (uint8_t)(q[i] - 256 * high);
+        }
+        prep_params(out + 2u * MODEL_QUANT_GROUP, scale, sum);
+    }
+}
+
+void ref_prep_i8(const float *x, uint32_t cols, void *xp)
+{
+    uint8_t *out = xp;
+    for (uint32_t c = 0; c < cols; c += MODEL_QUANT_GROUP, out += PREP_BYTES_I8) {
+        int32_t q[MODEL_QUANT_GROUP];
+        float scale, sum;
+        prep_group(x + c, PREP_I8_MAX, q, &scale, &sum);
+        for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++)
+            out[i] = (uint8_t)q[i];
+        prep_params(out + MODEL_QUANT_GROUP, scale, sum);
+    }
+}
+
+/* Row r of w by one prepared x; n_planes 1: 8 bits, 2: 16. */
+static float dot_int(const matrix *w, uint32_t r, const uint8_t *x, uint32_t n_planes)
+{
+    const uint32_t n_groups = w->cols / MODEL_QUANT_GROUP;
+    float y = 0.0f;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const uint8_t *codes = w->data + r * w->row_bytes + (size_t)g * (MODEL_QUANT_GROUP / 2);
+        const size_t param = ((size_t)r * n_groups + g) * 2;
+        int32_t sum = 0;
+        float x_scale, x_sum;
+        for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
+            int32_t q = (int8_t)x[i];
+            if (n_planes == 2) q = 256 * q + (int8_t)x[MODEL_QUANT_GROUP + i];
+            sum += (codes[i / 2] >> (i % 2 * 4) & 15) * q;
+        }
+        x += n_planes * MODEL_QUANT_GROUP;
+        memcpy(&x_scale, x, sizeof x_scale);
+        memcpy(&x_sum, x + sizeof x_scale, sizeof x_sum);
+        x += 2 * sizeof x_scale;
+        y = fmaf((float)sum, load_bf16(w->scales + param) * x_scale, y);
+        y = fmaf(load_bf16(w->biases + param), x_sum, y);
+    }
+    return y;
+}
+
+void ref_matmul_i16(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
+                    uint32_t n_tokens, float *const *y, float *scratch)
+{
+    (void)scratch;
+    for (uint32_t r = row0; r < row1; r++)
+        for (uint32_t t = 0; t < n_tokens; t++)
+            y[t][r] = dot_int(w, r, (const uint8_t *)x[t], 2);
+}
+
+void ref_matmul_i8(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
+                   uint32_t n_tokens, float *const *y, float *scratch)
+{
+    (void)scratch;
+    for (uint32_t r = row0; r < row1; r++)
+        for (uint32_t t = 0; t < n_tokens; t++)
+            y[t][r] = dot_int(w, r, (const uint8_t *)x[t], 1);
 }
 
 void ref_matmul_q8(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,

@@ -1,0 +1,442 @@
+/* matmul_avx512vnni.c - 4-bit matrices by activations of 8 or 16 bits, in bytes (kernels.h).
+ *
+ * vpdpbusd adds four products of an unsigned by a signed byte to each of 16 sums: a code by a
+ * byte of q. 16 bits are two planes of bytes; the sum over the high one is shifted left by 8 and
+ * goes on over the low one. Sums of integers are exact, so the two ways below agree by themselves;
+ * what is rounded, the chain over the groups, has outputs in lanes in both.
+ *
+ * one    one token. A load holds two groups of a row; a row's sums lie in the lanes of one vector
+ *        and a tree of additions brings those of 16 rows into one: 178 operations on two ports for
+ *        16 x 128 weights (8 bits: 130).
+ * strip  more tokens. 32 rows are unpacked into scratch, their words transposed: lanes are rows, a
+ *        token's word is broadcast to them, 2 x 6 sums in registers.
+ */
+#include "exec/cpu/registry.h"
+#include "exec/cpu/simd_avx512.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GROUP       MODEL_QUANT_GROUP
+#define GROUP_BYTES (GROUP / 2)
+#define LANES       16u
+/* Bytes of codes between use and prefetch: 16 rows at once are 16 streams, which the hardware does
+ * not follow. Running past the end of the matrix is harmless. */
+#define AHEAD 8192u
+
+static ATTR_INLINE uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static ATTR_INLINE uint32_t prep_bytes(uint32_t n_planes)
+{
+    return n_planes * GROUP + 8;
+}
+
+/* Rows [row, row + n) of w, n <= 16; rows beyond are the last one again. */
+typedef struct rows16 {
+    const uint8_t *code[LANES], *scale[LANES], *bias[LANES];
+    __mmask16 mask; /* of the n */
+} rows16;
+
+static ATTR_INLINE rows16 rows_at(const matrix *w, uint32_t row, uint32_t n)
+{
+    rows16 r = {.mask = (__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu)};
+    const uint64_t param_bytes = (uint64_t)w->cols / GROUP * 2;
+    for (uint32_t i = 0; i < LANES; i++) {
+        const uint64_t at = row + least(i, n - 1);
+        r.code[i] = w->data + at * w->row_bytes;
+        r.scale[i] = w->scales + at * param_bytes;
+        r.bias[i] = w->biases + at * param_bytes;
+    }
+    return r;
+}
+
+/* Words 0 .. 7 of 16 rows, p[i] + off each; words beyond n_bytes are not read and zero.
+ * out[j]: word j of all rows. */
+static ATTR_INLINE void words16(const uint8_t *const p[LANES], size_t off, uint32_t n_bytes,
+                                __m512i out[8])
+{
+    const __mmask16 m = (__mmask16)(n_bytes >= 32 ? 0xffffu : (1u << n_bytes / 2) - 1);
+    __m512i a[8], b[8];
+    UNROLLED (i, 8) { /* row i below, row i + 8 above */
+        const __m256i low = _mm256_maskz_loadu_epi16(m, p[i] + off);
+        const __m256i high = _mm256_maskz_loadu_epi16(m, p[i + 8] + off);
+        a[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    UNROLLED (i, 4) {
+        b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+    }
+    UNROLLED (i, 2) { /* 128-bit lanes: words j, j + 4 of rows 4 i ..; the same of 8 + 4 i .. */
+        a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
+        a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
+        a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
+    }
+    const __m512i even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    const __m512i odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    UNROLLED (i, 4) {
+        out[i] = _mm512_permutex2var_epi64(a[i], even, a[4 + i]);
+        out[4 + i] = _mm512_permutex2var_epi64(a[i], odd, a[4 + i]);
+    }
+}
+
+/* Parameters of groups [g, g + n), n <= 16, of 16 rows: out[group][row]. */
+static ATTR_INLINE void params16(const uint8_t *const p[LANES], uint32_t g, uint32_t n,
+                                 float out[LANES][LANES])
+{
+    __m512i word[8];
+    words16(p, (size_t)g * 2, n * 2, word);
+    UNROLLED (i, 8) {
+        _mm512_store_si512(out[2 * i], _mm512_slli_epi32(word[i], 16));
+        _mm512_store_si512(out[2 * i + 1],
+                           _mm512_and_si512(word[i], _mm512_set1_epi32((int)0xffff0000)));
+    }
+}
+
+/* A token's parameters behind the bytes of a group. */
+static ATTR_INLINE __m512 x_param(const uint8_t *x, uint32_t n_planes, uint32_t which)
+{
+    float f;
+    memcpy(&f, x + n_planes * GROUP + which * 4, sizeof f);
+    return _mm512_set1_ps(f);
+}
+
+/* The chain over groups: sums of products, then what the bias adds. */
+static ATTR_INLINE __m512 group_add(__m512 y, __m512i sum, __m512 scale, __m512 bias,
+                                    __m512 x_scale, __m512 x_sum)
+{
+    y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, x_scale), y);
+    return _mm512_fmadd_ps(bias, x_sum, y);
+}
+
+/* ---- One token ---- */
+
+/* Sums of neighbouring lanes of a and b: pairs of a in lanes 0, 1, of b in 2, 3 of each 128 bits.
+ */
+static ATTR_INLINE __m512i pairs(__m512i a, __m512i b)
+{
+    const __m512 af = _mm512_castsi512_ps(a), bf = _mm512_castsi512_ps(b);
+    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0x88)),
+                            _mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0xdd)));
+}
+
+/* A token's two groups, even columns and odd ones; the second may be absent (zero). */
+typedef struct x_pair {
+    __m512i v[2][2]; /* [plane][even, odd] */
+} x_pair;
+
+static ATTR_INLINE x_pair x_load(const uint8_t *x, uint32_t n_planes, bool two)
+{
+    x_pair p;
+    const uint8_t *next = x + prep_bytes(n_planes);
+    UNROLLED (i, n_planes)
+        UNROLLED (j, 2) {
+            const size_t off = i * GROUP + j * GROUP_BYTES;
+            p.v[i][j] = _mm512_zextsi256_si512(_mm256_loadu_si256((const void *)(x + off)));
+            if (two)
+                p.v[i][j] = _mm512_inserti64x4(p.v[i][j],
+                                               _mm256_loadu_si256((const void *)(next + off)), 1);
+        }
+    return p;
+}
+
+/* Sums of one row: lanes 0 .. 7 of the first group, 8 .. 15 of the second. */
+static ATTR_INLINE __m512i row_sums(const uint8_t *code, __mmask8 m, const x_pair *x,
+                                    uint32_t n_planes)
+{
+    const __m512i c = _mm512_maskz_loadu_epi64(m, code), nibble = _mm512_set1_epi8(15);
+    const __m512i even = _mm512_and_si512(c, nibble);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(c, 4), nibble);
+    __m512i s = _mm512_setzero_si512();
+    UNROLLED (i, n_planes) {
+        if (i > 0) s = _mm512_slli_epi32(s, 8);
+        s = _mm512_dpbusd_epi32(s, even, x->v[i][0]);
+        s = _mm512_dpbusd_epi32(s, odd, x->v[i][1]);
+    }
+    return s;
+}
+
+/* Sums of 16 rows for two groups: sum[0], sum[1], lanes are rows. */
+static ATTR_INLINE void rows_sums(const rows16 *r, size_t off, __mmask8 m, const x_pair *x,
+                                  uint32_t n_planes, __m512i sum[2])
+{
+    __m512i q[4];
+    UNROLLED (i, 4) {
+        __m512i s[4];
+        UNROLLED (j, 4)
+            s[j] = row_sums(r->code[4 * i + j] + off, m, x, n_planes);
+        q[i] = pairs(pairs(s[0], s[1]), pairs(s[2], s[3]));
+    }
+    /* q[i]: 128-bit lanes 0, 1: halves of rows 4 i .. of the first group; 2, 3: of the second */
+    const __m512i a = _mm512_add_epi32(_mm512_shuffle_i32x4(q[0], q[1], 0x88),
+                                       _mm512_shuffle_i32x4(q[0], q[1], 0xdd));
+    const __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(q[2], q[3], 0x88),
+                                       _mm512_shuffle_i32x4(q[2], q[3], 0xdd));
+    sum[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    sum[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+}
+
+static ATTR_INLINE void one_rows(uint32_t n_planes, const matrix *w, uint32_t row, uint32_t n_rows,
+                                 const uint8_t *x, float *y)
+{
+    ATTR_ALIGNED(64) float scale[LANES][LANES];
+    ATTR_ALIGNED(64) float bias[LANES][LANES];
+    const uint32_t n_groups = w->cols / GROUP, step = prep_bytes(n_planes);
+    const rows16 r = rows_at(w, row, n_rows);
+    const uint8_t *ahead = r.code[0] + AHEAD;
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t g = 0; g < n_groups; g += 2, x += 2 * (size_t)step) {
+        const bool two = g + 1 < n_groups;
+        __m512i s[2];
+        if (g % LANES == 0) {
+            params16(r.scale, g, least(n_groups - g, LANES), scale);
+            params16(r.bias, g, least(n_groups - g, LANES), bias);
+            UNROLLED (i, LANES) { /* the next rows' */
+                _mm_prefetch((const char *)r.scale[i] + g * 2 + LANES * 2 * n_groups, _MM_HINT_T0);
+                _mm_prefetch((const char *)r.bias[i] + g * 2 + LANES * 2 * n_groups, _MM_HINT_T0);
+            }
+        }
+        UNROLLED (i, LANES)
+            _mm_prefetch((const char *)ahead + (size_t)g * (GROUP_BYTES * LANES) + i * 64,
+                         _MM_HINT_T0);
+        const x_pair xp = x_load(x, n_planes, two);
+        rows_sums(&r, (size_t)g * GROUP_BYTES, two ? 0xff : 0x0f, &xp, n_planes, s);
+        UNROLLED (i, 2) {
+            if (i == 1 && !two) break;
+            sum = group_add(sum, s[i], _mm512_load_ps(scale[g % LANES + i]),
+                            _mm512_load_ps(bias[g % LANES + i]), x_param(x + i * step, n_planes, 0),
+                            x_param(x + i * step, n_planes, 1));
+        }
+    }
+    _mm512_mask_storeu_ps(y + row, r.mask, sum);
+}
+
+/* ---- Strips ---- */
+
+#define STRIP_VECS   2u /* of 16 rows */
+#define STRIP_ROWS   (STRIP_VECS * LANES)
+#define STRIP_TOKENS 6u
+#define STRIP_GROUPS 8u /* columns of a block: unpacked, with what six tokens read, they fit L1 */
+
+/* Unpacked rows of a block of groups. */
+typedef struct strip_group {
+    uint8_t code[GROUP / 4][STRIP_VECS][64]; /* words of even columns, then of odd ones */
+    float scale[STRIP_VECS][LANES], bias[STRIP_VECS][LANES];
+} strip_group;
+
+typedef struct strip {
+    strip_group *group;
+    float *waiting; /* sums between blocks, [n_tokens][STRIP_VECS][LANES] */
+    uint32_t row, n_rows, g0, n_groups;
+    bool first, last;
+} strip;
+
+_Static_assert(sizeof(strip_group) <= MATMUL_SCRATCH_FLOATS(GROUP) * sizeof(float),
+               "the scratch holds a strip of as many groups as the matrix has");
+
+static void strip_fill(const strip *s, const matrix *w)
+{
+    ATTR_ALIGNED(64) float param[2][LANES][LANES];
+    const __m512i nibble = _mm512_set1_epi8(15);
+    for (uint32_t v = 0; v < STRIP_VECS && v * LANES < s->n_rows; v++) {
+        const rows16 r = rows_at(w, s->row + v * LANES, least(s->n_rows - v * LANES, LANES));
+        params16(r.scale, s->g0, s->n_groups, param[0]);
+        params16(r.bias, s->g0, s->n_groups, param[1]);
+        for (uint32_t g = 0; g < s->n_groups; g++) {
+            strip_group *out = &s->group[g];
+            const size_t off = (size_t)(s->g0 + g) * GROUP_BYTES;
+            __m512i word[8];
+            words16(r.code, off, GROUP_BYTES, word);
+            if (g % 2 == 0)
+                UNROLLED (i, LANES) /* the next strip's */
+                    _mm_prefetch((const char *)r.code[i] + off + STRIP_ROWS * w->row_bytes,
+                                 _MM_HINT_T1);
+            UNROLLED (i, 8) {
+                _mm512_store_si512(out->code[i][v], _mm512_and_si512(word[i], nibble));
+                _mm512_store_si512(out->code[8 + i][v],
+                                   _mm512_and_si512(_mm512_srli_epi32(word[i], 4), nibble));
+            }
+            _mm512_store_ps(out->scale[v], _mm512_load_ps(param[0][g]));
+            _mm512_store_ps(out->bias[v], _mm512_load_ps(param[1][g]));
+        }
+    }
+}
+
+/* n_tokens (constant, as n_vecs and n_planes) from the t-th. */
+static ATTR_INLINE void strip_tile(uint32_t n_planes, uint32_t n_vecs, uint32_t n_tokens,
+                                   const strip *s, uint32_t t, const float *const *x,
+                                   float *const *y)
+{
+    __m512 sum[STRIP_VECS][STRIP_TOKENS];
+    const uint8_t *xt[STRIP_TOKENS];
+    float *waiting = s->waiting + (size_t)t * STRIP_ROWS;
+    UNROLLED (i, n_tokens) {
+        xt[i] = (const uint8_t *)x[t + i] + (size_t)s->g0 * prep_bytes(n_planes);
+        UNROLLED (v, n_vecs)
+            sum[v][i] = s->first ? _mm512_setzero_ps()
+                                 : _mm512_load_ps(waiting + i * STRIP_ROWS + v * LANES);
+    }
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        const strip_group *w = &s->group[g];
+        const size_t off = (size_t)g * prep_bytes(n_planes);
+        __m512i acc[STRIP_VECS][STRIP_TOKENS];
+        UNROLLED (i, n_tokens)
+            UNROLLED (v, n_vecs)
+                acc[v][i] = _mm512_setzero_si512();
+        UNROLLED (p, n_planes) {
+            if (p > 0)
+                UNROLLED (i, n_tokens)
+                    UNROLLED (v, n_vecs)
+                        acc[v][i] = _mm512_slli_epi32(acc[v][i], 8);
+            UNROLLED (j, GROUP / 4) {
+                __m512i c[STRIP_VECS];
+                UNROLLED (v, n_vecs)
+                    c[v] = _mm512_load_si512(w->code[j][v]);
+                UNROLLED (i, n_tokens) {
+                    int32_t word;
+                    memcpy(&word, xt[i] + off + p * GROUP + j * 4, sizeof word);
+                    UNROLLED (v, n_vecs)
+                        acc[v][i] = _mm512_dpbusd_epi32(acc[v][i], c[v], _mm512_set1_epi32(word));
+                }
+            }
+        }
+        UNROLLED (i, n_tokens)
+            UNROLLED (v, n_vecs)
+                sum[v][i] = group_add(sum[v][i], acc[v][i], _mm512_load_ps(w->scale[v]),
+                                      _mm512_load_ps(w->bias[v]), x_param(xt[i] + off, n_planes, 0),
+                                      x_param(xt[i] + off, n_planes, 1));
+    }
+    UNROLLED (i, n_tokens)
+        UNROLLED (v, n_vecs) {
+            const uint32_t left = s->n_rows - v * LANES;
+            const __mmask16 m = (__mmask16)(left < LANES ? (1u << left) - 1 : 0xffffu);
+            if (s->last)
+                _mm512_mask_storeu_ps(y[t + i] + s->row + v * LANES, m, sum[v][i]);
+            else
+                _mm512_store_ps(waiting + i * STRIP_ROWS + v * LANES, sum[v][i]);
+        }
+}
+
+#define TILE_CASE(n)                                                                               \
+    case n:                                                                                        \
+        if (s->n_rows > LANES)                                                                     \
+            strip_tile(n_planes, 2, n, s, t, x, y);                                                \
+        else                                                                                       \
+            strip_tile(n_planes, 1, n, s, t, x, y);                                                \
+        break;
+
+static ATTR_INLINE void strip_tokens(uint32_t n_planes, const strip *s, const float *const *x,
+                                     uint32_t n_tokens, float *const *y)
+{
+    for (uint32_t t = 0, n; t < n_tokens; t += n) {
+        const uint32_t left = n_tokens - t;
+        n = STRIP_TOKENS; /* the last two tiles share evenly */
+        if (left < 2 * STRIP_TOKENS) n = left <= STRIP_TOKENS ? left : (left + 1) / 2;
+        switch (n) {
+            TILE_CASE(1)
+            TILE_CASE(2)
+            TILE_CASE(3)
+            TILE_CASE(4)
+            TILE_CASE(5)
+            TILE_CASE(6)
+        default:
+            break;
+        }
+    }
+}
+
+static ATTR_INLINE void strips(uint32_t n_planes, const matrix *w, uint32_t row0, uint32_t row1,
+                               const float *const *x, uint32_t n_tokens, float *const *y,
+                               float *scratch)
+{
+    const uint32_t n_groups = w->cols / GROUP;
+    const size_t n_held = least(n_groups, STRIP_GROUPS);
+    const size_t held = n_held * (sizeof(strip_group) / sizeof(float));
+    const size_t room = (MATMUL_SCRATCH_FLOATS(w->cols) - held) / STRIP_ROWS; /* tokens that wait */
+    const uint32_t block = n_groups <= STRIP_GROUPS ? n_tokens : least(n_tokens, (uint32_t)room);
+    strip s = {.group = (strip_group *)(void *)scratch, .waiting = scratch + held};
+    for (uint32_t t = 0; t < n_tokens; t += block)
+        for (s.row = row0; s.row < row1; s.row += STRIP_ROWS) {
+            s.n_rows = least(row1 - s.row, STRIP_ROWS);
+            for (s.g0 = 0; s.g0 < n_groups; s.g0 += STRIP_GROUPS) {
+                s.n_groups = least(n_groups - s.g0, STRIP_GROUPS);
+                s.first = s.g0 == 0;
+                s.last = s.g0 + s.n_groups == n_groups;
+                strip_fill(&s, w);
+                strip_tokens(n_planes, &s, x + t, least(n_tokens - t, block), y + t);
+            }
+        }
+}
+
+/* ---- Entry points ---- */
+
+static ATTR_INLINE void matmul(uint32_t n_planes, const matrix *w, uint32_t row0, uint32_t row1,
+                               const float *const *x, uint32_t n_tokens, float *const *y,
+                               float *scratch)
+{
+    if (n_tokens > 1)
+        strips(n_planes, w, row0, row1, x, n_tokens, y, scratch);
+    else
+        for (uint32_t row = row0; row < row1 && n_tokens == 1; row += LANES)
+            one_rows(n_planes, w, row, least(row1 - row, LANES), (const uint8_t *)x[0], y[0]);
+}
+
+void avx512_matmul_i16(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
+                       uint32_t n_tokens, float *const *y, float *scratch)
+{
+    matmul(2, w, row0, row1, x, n_tokens, y, scratch);
+}
+
+void avx512_matmul_i8(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,
+                      uint32_t n_tokens, float *const *y, float *scratch)
+{
+    matmul(1, w, row0, row1, x, n_tokens, y, scratch);
+}
+
+/* A group: even columns, then odd ones. */
+static ATTR_INLINE void prep_group(const float *x, uint32_t n_planes, uint8_t *out)
+{
+    const float q_max = n_planes == 2 ? PREP_I16_MAX : PREP_I8_MAX;
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    __m512 v[4], top = _mm512_setzero_ps();
+    UNROLLED (i, 2) {
+        const __m512 a = _mm512_loadu_ps(x + i * 32), b = _mm512_loadu_ps(x + i * 32 + 16);
+        v[i] = _mm512_permutex2var_ps(a, even, b);
+        v[2 + i] = _mm512_permutex2var_ps(a, odd, b);
+        top = _mm512_max_ps(top, _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    }
+    const float most = _mm512_reduce_max_ps(top);
+    const float inverse = most < PREP_LEAST ? 0.0f : q_max / most;
+    const float scale = most < PREP_LEAST ? 0.0f : most / q_max;
+    __m512i total = _mm512_setzero_si512();
+    UNROLLED (i, 4) {
+        const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], _mm512_set1_ps(inverse)));
+        total = _mm512_add_epi32(total, q);
+        __m512i first = q;
+        if (n_planes == 2) {
+            first = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
+            _mm_storeu_si128((__m128i *)(void *)(out + GROUP + i * 16), _mm512_cvtepi32_epi8(q));
+        }
+        _mm_storeu_si128((__m128i *)(void *)(out + i * 16), _mm512_cvtepi32_epi8(first));
+    }
+    const float sum = scale * (float)_mm512_reduce_add_epi32(total);
+    memcpy(out + n_planes * GROUP, &scale, sizeof scale);
+    memcpy(out + n_planes * GROUP + 4, &sum, sizeof sum);
+}
+
+void avx512_prep_i16(const float *x, uint32_t cols, void *xp)
+{
+    for (uint32_t g = 0; g < cols / GROUP; g++)
+        prep_group(x + (size_t)g * GROUP, 2, (uint8_t *)xp + (size_t)g * PREP_BYTES_I16);
+}
+
+void avx512_prep_i8(const float *x, uint32_t cols, void *xp)
+{
+    for (uint32_t g = 0; g < cols / GROUP; g++)
+        prep_group(x + (size_t)g * GROUP, 1, (uint8_t *)xp + (size_t)g * PREP_BYTES_I8);
+}
