@@ -582,7 +582,7 @@ static calla_status check_gpu(selftest *t, const char *backend, const char *mode
     for (size_t i = 0; i < sizeof all / sizeof *all && st == CALLA_OK; i++) {
         char name[96];
         if (any ? strcmp(all[i], "simt") == 0 : strcmp(all[i], backend) != 0) continue;
-        st = selftest_gpu(&t->log, all[i], t->pack_dir, name, err);
+        st = selftest_gpu(&t->log, all[i], name, err);
         if (st != CALLA_OK && any && st == CALLA_ERR_UNSUPPORTED) {
             selftest_note(&t->log, "%s: %s", all[i], err->message);
             st = CALLA_OK;

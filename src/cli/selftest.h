@@ -27,8 +27,7 @@ void selftest_machine(selftest_log *t);
 
 /* selftest_gpu.c: opens the device, CALLA_ERR_UNSUPPORTED when there is none; checks its kernels
  * and matrix products, measures its ceilings. name: [96], the device's. */
-calla_status selftest_gpu(selftest_log *t, const char *backend, const char *cache_dir, char *name,
-                          calla_error *err);
+calla_status selftest_gpu(selftest_log *t, const char *backend, char *name, calla_error *err);
 
 /* selftest_speed.c: tokens a second of a model on a backend, beside the prediction for the device
  * where there is one. */

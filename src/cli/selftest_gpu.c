@@ -10,14 +10,22 @@
 #include "cli/selftest.h"
 #include "exec/gpu/mm_check.h"
 
-static calla_status open_device(gpu_device **d, const char *backend, const char *cache_dir,
+static void on_line(void *user, calla_log_level level, const char *line)
+{
+    (void)level;
+    selftest_note(user, "  %s", line);
+}
+
+/* A driver that keeps the outcome of a check of its own does not find it here: what it says while
+ * it checks is a part of the report. */
+static calla_status open_device(selftest_log *t, gpu_device **d, const char *backend,
                                 calla_error *err)
 {
     if (strcmp(backend, "cuda") == 0) return gpu_cuda_create(d, 0, err);
     if (strcmp(backend, "simt") == 0) return gpu_simt_create(d, &(gpu_simt_options){0}, err);
     if (strcmp(backend, "metal") == 0)
-        return gpu_metal_create(d, &(gpu_metal_options){.cache_dir = cache_dir, .max_rung = -1},
-                                err);
+        return gpu_metal_create(
+            d, &(gpu_metal_options){.max_rung = -1, .log = on_line, .log_user = t}, err);
     return err_set(err, CALLA_ERR_UNSUPPORTED, "there is no GPU backend \"%s\"", backend);
 }
 
@@ -96,13 +104,12 @@ static calla_status measure(selftest_log *t, gpu_device *d, calla_error *err)
     return st;
 }
 
-calla_status selftest_gpu(selftest_log *t, const char *backend, const char *cache_dir, char *name,
-                          calla_error *err)
+calla_status selftest_gpu(selftest_log *t, const char *backend, char *name, calla_error *err)
 {
     gpu_device *d = NULL;
     gpu_limits lim;
     const double t0 = time_now();
-    calla_status st = open_device(&d, backend, cache_dir, err);
+    calla_status st = open_device(t, &d, backend, err);
     if (st != CALLA_OK) return st;
     d->ops->limits(d, &lim);
     (void)snprintf(name, 96, "%s", lim.name);

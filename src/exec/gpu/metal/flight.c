@@ -49,14 +49,15 @@ static const char *words(m_int code)
     }
 }
 
-/* What work that is still on its way waits for must not be the fence of work that failed. */
-static void renew_fence(metal_device *d)
+/* The fence of work that failed may never be updated. */
+static calla_status renew_fence(metal_device *d, calla_error *err)
 {
     m_id fence = SEND0(&d->api, new_fence, d->device);
-    if (fence == NULL) return;
+    if (fence == NULL) return err_set(err, CALLA_ERR_DEVICE, "%s gives no fence", d->name);
     metal_release(d, d->fence);
     d->fence = fence;
-    d->fence_used = false;
+    d->fence_used = d->fence_stale = false;
+    return CALLA_OK;
 }
 
 static void failed(metal_device *d, const metal_flight *f)
@@ -71,8 +72,8 @@ static void failed(metal_device *d, const metal_flight *f)
             d->name, words(code), code, text);
     if (code == M_ERROR_REVOKED || code == M_ERROR_REMOVED) d->lost = true;
     metal_note_failure(d, f->ticket, &e);
-    renew_fence(d);
-    metal_say(d, CALLA_LOG_WARN, "%s", e.message);
+    d->fence_stale = true;
+    metal_say(d, CALLA_LOG_INFO, "%s", e.message);
 }
 
 static calla_status hung(metal_device *d, const metal_flight *f, calla_error *err)
@@ -166,11 +167,13 @@ calla_status metal_wait(gpu_device *dev, uint64_t ticket, double *seconds, calla
 calla_status metal_begin(metal_device *d, m_id *buffer, calla_error *err)
 {
     *buffer = NULL;
-    while (d->n_flight == METAL_FLIGHT) {
-        const calla_status st = metal_reach(d, d->flight[0].serial, true, err);
-        if (st != CALLA_OK) return st;
-    }
-    if (d->lost) return metal_gone(d, err);
+    calla_status st = CALLA_OK;
+    /* Nothing new runs beside what is left of work that failed. */
+    while (st == CALLA_OK && (d->n_flight == METAL_FLIGHT || (d->fence_stale && d->n_flight > 0)))
+        st = metal_reach(d, d->flight[0].serial, true, err);
+    if (st == CALLA_OK && d->lost) st = metal_gone(d, err);
+    if (st == CALLA_OK && d->fence_stale) st = renew_fence(d, err);
+    if (st != CALLA_OK) return st;
     metal_residency_use(d);
     *buffer = SEND0(&d->api, command_buffer, d->queue);
     if (*buffer != NULL) return CALLA_OK;

@@ -8,6 +8,7 @@
 
 #define COMPILERS_MAX 8u
 #define TEXT_MAX      ((uint64_t)16 << 20)
+#define LOG_LINES     200u /* of a compiler, for each text */
 
 /* ---- Texts ---- */
 
@@ -63,15 +64,15 @@ static m_id make_options(const metal_device *d, const metal_source *s)
     return o;
 }
 
-/* The first line of a compiler's log that names an error, or its first line. */
-static void first_error(char *text)
+/* The first line of a compiler's log (may be NULL) that names an error, or its first line. */
+static void first_error(const char *log, char *text, size_t bytes)
 {
-    char *p = strstr(text, "error:");
-    if (p == NULL) p = text;
-    while (p != text && p[-1] != '\n')
+    if (log == NULL || *log == '\0') log = "no description";
+    const char *p = strstr(log, "error:");
+    if (p == NULL) p = log;
+    while (p != log && p[-1] != '\n')
         p--;
-    memmove(text, p, strlen(p) + 1);
-    text[strcspn(text, "\n")] = '\0';
+    (void)snprintf(text, bytes, "%.*s", (int)strcspn(p, "\n"), p);
 }
 
 static void compile(void *ctx, uint32_t i, uint32_t i_thread)
@@ -92,8 +93,10 @@ static void compile(void *ctx, uint32_t i, uint32_t i_thread)
         l->library = SEND(a, new_library, d->device, string, options, &error);
     metal_release(d, options);
     if (l->library == NULL) {
-        metal_error_text(a, error, text, sizeof text);
-        first_error(text);
+        m_id words = error != NULL ? SEND0(a, error_text, error) : NULL;
+        const char *log = words != NULL ? SEND0(a, utf8, words) : NULL;
+        l->log = log != NULL ? mem_strdup(log) : NULL;
+        first_error(log, text, sizeof text);
         err_set(&l->err, CALLA_ERR_UNSUPPORTED,
                 "the GPU kernels \"%s\" (%s) cannot be compiled on this system: %s", s->name,
                 s->has_tiles ? metal_rung_text(d->rung) : "no tiles", text);
@@ -203,7 +206,7 @@ static calla_status pipeline_of(metal_device *d, uint32_t k, calla_error *err)
 {
     const char *name = kernel_table[k].name;
     const uint32_t s = metal_source_of[k];
-    char text[1024];
+    char log[4096], text[1024];
     m_id error = NULL;
     if (s >= METAL_SOURCES)
         return err_set(err, CALLA_ERR_INTERNAL, "GPU kernel %s is not for Metal", name);
@@ -211,8 +214,8 @@ static calla_status pipeline_of(metal_device *d, uint32_t k, calla_error *err)
         return err_set(err, d->library[s].err.code, "%s", d->library[s].err.message);
     m_id p = make_pipeline(d, k, &error);
     if (p == NULL) {
-        metal_error_text(&d->api, error, text, sizeof text);
-        first_error(text);
+        metal_error_text(&d->api, error, log, sizeof log);
+        first_error(log, text, sizeof text);
         return err_set(err, CALLA_ERR_UNSUPPORTED,
                        "GPU kernel %s cannot be made ready on this system: %s", name, text);
     }
@@ -245,6 +248,32 @@ static void make_one(void *ctx, uint32_t i, uint32_t i_thread)
     metal_say(d, CALLA_LOG_INFO, "compiling GPU kernels: %u of %u", n_done, j->n);
 }
 
+/* What the compiler said of libraries that it refused, once, line by line. */
+static void tell_logs(metal_device *d)
+{
+    for (uint32_t i = 0; i < METAL_SOURCES; i++) {
+        const char *p = d->library[i].log;
+        for (uint32_t n = 0; p != NULL && *p != '\0' && n < LOG_LINES; n++) {
+            const size_t k = strcspn(p, "\n");
+            metal_say(d, CALLA_LOG_INFO, "%s: %.*s", metal_sources[i].name, (int)k, p);
+            p += k + (p[k] == '\n');
+        }
+        mem_free(d->library[i].log);
+        d->library[i].log = NULL;
+    }
+}
+
+static void tell_pipeline(const metal_device *d, uint32_t k)
+{
+    const metal_api *a = &d->api;
+    m_id p = d->pipeline[k];
+    if (p == NULL) return;
+    metal_say(d, CALLA_LOG_DEBUG,
+              "GPU kernel %s: groups of %u threads, %lu at most, %lu bytes of threadgroup memory",
+              kernel_table[k].name, kernel_table[k].threads, SEND0(a, max_threads, p),
+              SEND0(a, threadgroup_memory, p));
+}
+
 calla_status metal_pipelines_make(metal_device *d, const bool *want, calla_error *err)
 {
     pipeline_job j = {.d = d, .said = time_now(), .st = CALLA_OK};
@@ -252,11 +281,14 @@ calla_status metal_pipelines_make(metal_device *d, const bool *want, calla_error
         if (want[k] && d->pipeline[k] == NULL) j.kernel[j.n++] = k;
     if (j.n == 0) return CALLA_OK;
     metal_libraries_join(d);
+    tell_logs(d);
     const double t0 = time_now();
     (void)pthread_mutex_init(&j.lock, NULL);
     pool_run(d->compilers, make_one, &j, j.n);
     (void)pthread_mutex_destroy(&j.lock);
     metal_say(d, CALLA_LOG_DEBUG, "%u GPU kernels compiled in %.2f s", j.n, time_now() - t0);
+    for (uint32_t i = 0; i < j.n && d->o.log != NULL; i++)
+        tell_pipeline(d, j.kernel[i]);
     if (j.st == CALLA_OK) return CALLA_OK;
     return err_set(err, j.st, "%s", j.err.message);
 }

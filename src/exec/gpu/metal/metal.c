@@ -55,6 +55,9 @@ static const char *heat_words(int state)
 
 void metal_watch_heat(metal_device *d)
 {
+    const double t = time_now();
+    if (t - d->heat_at < 1.0) return;
+    d->heat_at = t;
     const int now = (int)SEND0(&d->api, thermal_state, d->process);
     if (now == d->thermal) return;
     if (now >= M_THERMAL_SERIOUS || d->thermal >= M_THERMAL_SERIOUS)
@@ -133,8 +136,10 @@ static void destroy(gpu_device *dev)
         metal_leave(d, ap);
     }
     pool_destroy(d->compilers);
-    for (uint32_t i = 0; i < METAL_SOURCES; i++)
+    for (uint32_t i = 0; i < METAL_SOURCES; i++) {
         mem_free(d->library[i].text);
+        mem_free(d->library[i].log);
+    }
     mem_free(d->cache_dir);
     mem_free(d->kernel_dir);
     mem_free(d);
@@ -251,10 +256,8 @@ static void introduce(metal_device *d)
     const metal_api *a = &d->api;
     d->thermal = (int)SEND0(a, thermal_state, d->process);
     metal_say(d, CALLA_LOG_INFO,
-              "%s (%s, macOS %u.%u), %s%s, %.1f GiB for a program, thermal state %s, low power "
-              "mode %s",
-              d->name, d->architecture, d->os.major, d->os.minor, metal_rung_text(d->rung),
-              d->checked ? "" : " (not checked)",
+              "%s (%s, macOS %u.%u), %.1f GiB for a program, thermal state %s, low power mode %s",
+              d->name, d->architecture, d->os.major, d->os.minor,
               (double)d->working_set / (1024.0 * 1024.0 * 1024.0), heat_words(d->thermal),
               SEND0(a, low_power, d->process) ? "on" : "off");
 }
@@ -293,10 +296,12 @@ static calla_status create_in_pool(metal_device *d, calla_error *err)
     TRY(find_device(d, err));
     TRY(find_limits(d, err));
     TRY(make_queue(d, err));
+    introduce(d);
     TRY(metal_texts_load(d, err));
     TRY(metal_rung_choose(d, err));
     d->rates = metal_rates_of(d->chip, d->rung);
-    introduce(d);
+    metal_say(d, CALLA_LOG_INFO, "matrix tiles: %s%s", metal_rung_text(d->rung),
+              d->checked ? "" : ", not checked");
 fail:
     return st;
 }

@@ -59,6 +59,7 @@ typedef struct metal_residency {
 typedef struct metal_library {
     m_id library;    /* NULL: failed */
     char *text;      /* from kernel_dir: mem_free; NULL: built in */
+    char *log;       /* the compiler's, of a failure: mem_free */
     calla_error err; /* why it failed */
 } metal_library;
 
@@ -67,6 +68,7 @@ typedef struct metal_device {
     metal_api api;
     m_id device, queue, fence, event, process;
     bool fence_used;     /* some encoder has updated it */
+    bool fence_stale;    /* of work that failed: replaced when all that runs has ended */
     gpu_metal_options o; /* strings are copies below */
     char *cache_dir, *kernel_dir;
     char name[64], architecture[32], system[96];
@@ -96,8 +98,9 @@ typedef struct metal_device {
     uint64_t fail_first, fail_last; /* tickets that failed; 0: none; last 0: not yet reported */
     calla_error fail_error;
     bool lost;
-    bool hung;   /* and its work may still be running: what it uses is not given back */
-    int thermal; /* as last logged */
+    bool hung;      /* and its work may still be running: what it uses is not given back */
+    int thermal;    /* as last logged */
+    double heat_at; /* when it was asked */
 } metal_device;
 
 struct gpu_buffer {
