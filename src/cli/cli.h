@@ -22,6 +22,7 @@
     X(pull) \
     X(models) \
     X(rm) \
+    X(config) \
     X(bench) \
     X(tokenize) \
     X(inspect) \
@@ -135,6 +136,7 @@ typedef struct cli_command {
     const char *about;   /* paragraph of `calla NAME --help`, lines ended by \n */
     const cli_option *options;
     unsigned n_args_min, n_args_max;
+    bool configurable;                  /* options also from environment and configuration file */
     int (*main)(int argc, char **argv); /* cmd_NAME; argv[0] is the command's name */
 } cli_command;
 
@@ -142,13 +144,24 @@ typedef struct cli_command {
 CLI_COMMANDS(CLI_DECLARE)
 #undef CLI_DECLARE
 
-/* Parses argv into the struct `values`. Positional arguments are moved to argv[1 .. *n_args].
+extern const cli_command *const cli_commands[]; /* all, ended by NULL */
+
+/* Parses argv into the struct `values`: over the defaults there, for a configurable command, the
+ * configuration file (config.h), over that the environment (CALLA_PORT for --port), over all the
+ * command line. Positional arguments are moved to argv[1 .. *n_args].
  * Returns -1 to go on; else the exit code (0 after --help, 2 after a usage error, already told). */
 int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args);
 
 /* Sets one option by its long name, as `--name value` would. False: no such option, or the value is
  * bad (already told). */
 bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values);
+
+/* Runs a command as far as its cli_parse(), which prints the options in force instead. */
+int cli_explain(const cli_command *cmd, int argc, char **argv);
+/* "CALLA_API_KEY_FILE" */
+void cli_env_name(const cli_option *o, char *buf, size_t size);
+/* What the configuration file says of the model for all commands, or NULL. */
+const char *cli_config_model(void);
 
 /* `calla NAME --help`, and the same as a subsection of the manual page (`make man`). */
 void cli_print_help(const cli_command *cmd, FILE *out);

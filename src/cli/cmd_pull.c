@@ -56,6 +56,7 @@ const cli_command cli_pull = {
     .options = options,
     .n_args_min = 1,
     .n_args_max = 1,
+    .configurable = true,
     .main = cmd_pull,
 };
 

@@ -68,6 +68,7 @@ const cli_command cli_run = {
              "terminal, it chats: /help there lists what can be typed.\n"
              "The answer goes to stdout; thinking, progress and figures go to stderr.\n",
     .options = options,
+    .configurable = true,
     .main = cmd_run,
 };
 

@@ -239,5 +239,6 @@ const cli_command cli_serve = {
         "Prometheus, /health and /ready are for supervisors. The URL is printed when the\n"
         "model is loaded. SIGTERM or Ctrl-C lets running requests end; a second one does not.\n",
     .options = options,
+    .configurable = true,
     .main = cmd_serve,
 };

@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
-static const cli_command *const commands[] = {
+const cli_command *const cli_commands[] = {
 #define CLI_POINTER(name) &cli_##name,
     CLI_COMMANDS(CLI_POINTER)
 #undef CLI_POINTER
@@ -13,8 +13,8 @@ static const cli_command *const commands[] = {
 static void print_overview(FILE *out)
 {
     fputs("calla - local inference for Qwen3.6-35B-A3B\n\nusage: calla COMMAND [options]\n\n", out);
-    for (size_t i = 0; commands[i]; i++)
-        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; cli_commands[i]; i++)
+        fprintf(out, "  %-10s %s\n", cli_commands[i]->name, cli_commands[i]->summary);
     fputs("\ncalla COMMAND --help explains a command; calla --version prints the version.\n", out);
 }
 
@@ -38,12 +38,12 @@ int main(int argc, char **argv)
         return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
     }
     if (!strcmp(name, "--mdoc")) { /* for `make man` */
-        for (size_t i = 0; commands[i]; i++)
-            cli_print_mdoc(commands[i], stdout);
+        for (size_t i = 0; cli_commands[i]; i++)
+            cli_print_mdoc(cli_commands[i], stdout);
         return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
     }
-    for (size_t i = 0; commands[i]; i++)
-        if (!strcmp(name, commands[i]->name)) return commands[i]->main(argc - 1, argv + 1);
+    for (size_t i = 0; cli_commands[i]; i++)
+        if (!strcmp(name, cli_commands[i]->name)) return cli_commands[i]->main(argc - 1, argv + 1);
     fprintf(stderr, "calla: unknown %s '%s'; calla --help lists the commands\n",
             name[0] == '-' ? "option" : "command", name);
     return CLI_USAGE;

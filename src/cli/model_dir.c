@@ -73,6 +73,7 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
         return err_set(err, CALLA_ERR_ARGUMENT,
                        "expected the folder of a checkpoint, found an empty name");
     if (!given) given = getenv("CALLA_MODEL");
+    if (!given || !*given) given = cli_config_model();
     if (given && *given) return named_model(given, dir, err);
     /* build/calla, calla, bin/calla: the source tree before what is installed. */
     static const char *const beside[] = {"models/nano", "../models/nano",

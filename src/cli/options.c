@@ -1,11 +1,13 @@
-/* options.c - argument parsing and --help, both from a command's table. */
+/* options.c - arguments, environment and configuration, from a command's table. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/config.h"
 #include "cli/term.h"
 
 /* ---- Messages ----------------------------------------------------------------------------- */
@@ -75,79 +77,101 @@ bool cli_stdout_ok(void)
 /* ---- Values ------------------------------------------------------------------------------- */
 
 /* How the user would write the option, for messages. */
-static void option_spelling(const cli_option *o, char *buf, size_t n)
+static const char *option_spelling(const cli_option *o, char *buf, size_t n)
 {
     if (o->name)
         snprintf(buf, n, "--%s", o->name);
     else
         snprintf(buf, n, "-%c", o->short_name);
+    return buf;
 }
 
-static int set_choice(const cli_command *cmd, const cli_option *o, const char *value, void *field)
+/* Each of these reads a value into a field of the option's type, or into nothing. label: what the
+ * value was given as, "--port" or "config:3: port". */
+static int set_choice(const cli_command *cmd, const cli_option *o, const char *label,
+                      const char *value, void *field)
 {
     const size_t n = strlen(value);
     for (const char *word = o->choices;; word++) {
         const size_t len = strcspn(word, "|");
         if (len == n && !memcmp(word, value, n)) {
-            *(const char **)field = value;
+            if (field) *(const char **)field = value;
             return -1;
         }
         word += len;
         if (*word == '\0') break;
     }
-    char name[64];
-    option_spelling(o, name, sizeof name);
-    return cli_usage_error(cmd, "%s: expected one of %s, found '%s'", name, o->choices, value);
+    return cli_usage_error(cmd, "%s: expected one of %s, found '%s'", label, o->choices, value);
 }
 
-static int set_uint(const cli_command *cmd, const cli_option *o, const char *value, void *field)
+static int set_uint(const cli_command *cmd, const cli_option *o, const char *label,
+                    const char *value, void *field)
 {
     char *end = NULL;
     errno = 0;
     const unsigned long long v = strtoull(value, &end, 10);
     const bool digits = value[0] >= '0' && value[0] <= '9'; /* strtoull takes "-1" and " 1" */
     if (digits && *end == '\0' && errno == 0 && (double)v >= o->min && (double)v <= o->max) {
-        *(uint64_t *)field = v;
+        if (field) *(uint64_t *)field = v;
         return -1;
     }
-    char name[64];
-    option_spelling(o, name, sizeof name);
-    return cli_usage_error(cmd, "%s: expected a whole number from %.0f to %.0f, found '%s'", name,
+    return cli_usage_error(cmd, "%s: expected a whole number from %.0f to %.0f, found '%s'", label,
                            o->min, o->max, value);
 }
 
-static int set_real(const cli_command *cmd, const cli_option *o, const char *value, void *field)
+static int set_real(const cli_command *cmd, const cli_option *o, const char *label,
+                    const char *value, void *field)
 {
     char *end = NULL;
     const double v = strtod(value, &end);
     /* Only plain decimal numbers: no "nan", no hexadecimal, no leading space. */
     const bool plain = value[0] != '\0' && strspn(value, "+-.0123456789eE") == strlen(value);
     if (plain && *end == '\0' && isfinite(v) && v >= o->min && v <= o->max) {
-        *(double *)field = v;
+        if (field) *(double *)field = v;
         return -1;
     }
-    char name[64];
-    option_spelling(o, name, sizeof name);
-    return cli_usage_error(cmd, "%s: expected a number from %g to %g, found '%s'", name, o->min,
+    return cli_usage_error(cmd, "%s: expected a number from %g to %g, found '%s'", label, o->min,
                            o->max, value);
 }
 
-static int set_value(const cli_command *cmd, const cli_option *o, const char *value, void *values)
+/* What a flag stores when it is said not to be set: what its opposite stores, or 0. */
+static int flag_off(const cli_command *cmd, const cli_option *o)
 {
-    void *field = (char *)values + o->offset;
+    for (const cli_option *p = cmd->options; p->kind != CLI_END; p++)
+        if (p->kind == CLI_FLAG && p->offset == o->offset && p->value != o->value) return p->value;
+    return 0;
+}
+
+/* value NULL: the flag stands alone on a command line. */
+static int set_flag(const cli_command *cmd, const cli_option *o, const char *label,
+                    const char *value, void *field)
+{
+    static const char *const words[] = {"true", "1", "yes", "on", "false", "0", "no", "off"};
+    size_t i = 0;
+    while (value && i < 8 && strcmp(words[i], value) != 0)
+        i++;
+    if (i == 8) return cli_usage_error(cmd, "%s: expected true or false, found '%s'", label, value);
+    if (field) *(int *)field = i < 4 ? o->value : flag_off(cmd, o);
+    return -1;
+}
+
+/* values NULL: only checks. */
+static int set_value(const cli_command *cmd, const cli_option *o, const char *label,
+                     const char *value, void *values)
+{
+    void *field = values ? (char *)values + o->offset : NULL;
     switch (o->kind) {
     case CLI_FLAG:
-        *(int *)field = o->value;
-        return -1;
+        return set_flag(cmd, o, label, value, field);
     case CLI_TEXT:
-        *(const char **)field = value;
+        if (field) *(const char **)field = value;
         return -1;
     case CLI_CHOICE:
-        return set_choice(cmd, o, value, field);
+        return set_choice(cmd, o, label, value, field);
     case CLI_UINT:
-        return set_uint(cmd, o, value, field);
+        return set_uint(cmd, o, label, value, field);
     case CLI_REAL:
-        return set_real(cmd, o, value, field);
+        return set_real(cmd, o, label, value, field);
     case CLI_SECTION:
     case CLI_END:
         break;
@@ -155,7 +179,7 @@ static int set_value(const cli_command *cmd, const cli_option *o, const char *va
     return -1;
 }
 
-/* ---- Parsing ------------------------------------------------------------------------------ */
+/* ---- Command lines ------------------------------------------------------------------------ */
 
 static const cli_option *find_long(const cli_command *cmd, const char *name, size_t n)
 {
@@ -171,8 +195,32 @@ static const cli_option *find_short(const cli_command *cmd, char c)
     return NULL;
 }
 
+bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values)
+{
+    char label[64];
+    const cli_option *o = find_long(cmd, name, strlen(name));
+    if (o) return set_value(cmd, o, option_spelling(o, label, sizeof label), value, values) < 0;
+    cli_error(cmd, "there is no option '%s'", name);
+    return false;
+}
+
+/* An option that the command line gives. */
+typedef struct given {
+    const cli_option *option;
+    const char *value;
+} given;
+
+typedef struct command_line {
+    given *given;
+    size_t n_given;
+    unsigned n_args;
+    const char *config; /* --config */
+} command_line;
+
+static const cli_option config_option = {.kind = CLI_TEXT, .name = "config", .metavar = "FILE"};
+
 /* One argument that begins with '-'; *i moves past a value taken from the next argument. */
-static int parse_option(const cli_command *cmd, int argc, char **argv, int *i, void *values)
+static int read_option(const cli_command *cmd, int argc, char **argv, int *i, command_line *line)
 {
     const char *arg = argv[*i];
     const char *value = NULL; /* attached to the option */
@@ -180,6 +228,7 @@ static int parse_option(const cli_command *cmd, int argc, char **argv, int *i, v
     if (arg[1] == '-') {
         const size_t n = strcspn(arg + 2, "=");
         o = find_long(cmd, arg + 2, n);
+        if (!o && cmd->configurable && n == 6 && !memcmp(arg + 2, "config", n)) o = &config_option;
         if (arg[2 + n] == '=') value = arg + 2 + n + 1;
         if (!o) return cli_usage_error(cmd, "unknown option '%.*s'", (int)n + 2, arg);
     } else {
@@ -189,31 +238,24 @@ static int parse_option(const cli_command *cmd, int argc, char **argv, int *i, v
     }
     if (o->kind == CLI_FLAG) {
         if (value) return cli_usage_error(cmd, "'%s': this option takes no value", arg);
-        return set_value(cmd, o, NULL, values);
-    }
-    if (!value) {
+    } else if (!value) {
         if (*i + 1 >= argc) return cli_usage_error(cmd, "'%s' needs a value", arg);
         value = argv[++*i];
     }
-    return set_value(cmd, o, value, values);
+    if (o == &config_option)
+        line->config = value;
+    else
+        line->given[line->n_given++] = (given){o, value};
+    return -1;
 }
 
-bool cli_set(const cli_command *cmd, const char *name, const char *value, void *values)
+static int read_line(const cli_command *cmd, int argc, char **argv, command_line *line)
 {
-    const cli_option *o = find_long(cmd, name, strlen(name));
-    if (o) return set_value(cmd, o, value, values) < 0;
-    cli_error(cmd, "there is no option '%s'", name);
-    return false;
-}
-
-int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args)
-{
-    unsigned n = 0;
     bool options_end = false;
     for (int i = 1; i < argc; i++) {
         char *arg = argv[i];
         if (options_end || arg[0] != '-' || arg[1] == '\0') {
-            argv[1 + n++] = arg;
+            argv[1 + line->n_args++] = arg;
         } else if (!strcmp(arg, "--")) {
             options_end = true;
         } else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
@@ -223,130 +265,262 @@ int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *
             puts("calla " CALLA_VERSION);
             return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
         } else {
-            const int rc = parse_option(cmd, argc, argv, &i, values);
+            const int rc = read_option(cmd, argc, argv, &i, line);
             if (rc >= 0) return rc;
         }
     }
-    if (n > cmd->n_args_max)
+    if (line->n_args > cmd->n_args_max)
         return cli_usage_error(cmd, "unexpected argument '%s'", argv[1 + cmd->n_args_max]);
-    if (n < cmd->n_args_min) return cli_usage_error(cmd, "expected %s", cmd->args);
-    if (n_args) *n_args = (int)n;
+    if (line->n_args < cmd->n_args_min) return cli_usage_error(cmd, "expected %s", cmd->args);
     return -1;
 }
 
-/* ---- Help --------------------------------------------------------------------------------- */
+/* ---- Configuration ------------------------------------------------------------------------ */
 
-enum { HELP_COLUMN = 30 };
+/* Where the options' values are from, for cli_explain(): one for each row of the table. */
+typedef struct origin {
+    enum { FROM_DEFAULT, FROM_FILE, FROM_ENVIRONMENT, FROM_COMMAND_LINE } kind;
+    int line;
+} origin;
 
-/* Text in words from `column` on, wrapped at `width`; the cursor is at `at`. */
-static void print_wrapped(FILE *out, const char *text, int at, int width)
+enum { ROWS_MAX = 64 };
+static struct {
+    origin origins[ROWS_MAX];
+    bool on;
+} explaining;
+
+static void note_origin(const cli_command *cmd, const cli_option *o, origin from)
 {
-    if (at > HELP_COLUMN - 2) {
-        fputc('\n', out);
-        at = 0;
+    for (const cli_option *p = cmd->options; p->kind != CLI_END; p++) {
+        const ptrdiff_t i = p - cmd->options;
+        if (p->kind != CLI_SECTION && p->offset == o->offset && i < ROWS_MAX)
+            explaining.origins[i] = from; /* its opposite, too */
     }
-    fprintf(out, "%*s", HELP_COLUMN - at, "");
-    int col = HELP_COLUMN;
-    while (*text) {
-        const int n = (int)strcspn(text, " ");
-        if (col > HELP_COLUMN && col + 1 + n > width) {
-            fprintf(out, "\n%*s", HELP_COLUMN, "");
-            col = HELP_COLUMN;
-        } else if (col > HELP_COLUMN) {
-            fputc(' ', out);
-            col++;
+}
+
+static bool is_configurable(const char *name, const cli_command **out)
+{
+    for (const cli_command *const *c = cli_commands; *c; c++) {
+        *out = *c;
+        if ((*c)->configurable && !strcmp((*c)->name, name)) return true;
+    }
+    return false;
+}
+
+/* Does the entry speak of an option of cmd? rc: -1, or what a wrong value makes of the run. */
+static const cli_option *match_entry(const cli_command *cmd, const config_entry *e)
+{
+    return e->section[0] && strcmp(e->section, cmd->name) != 0
+               ? NULL
+               : find_long(cmd, e->key, strlen(e->key));
+}
+
+/* Every entry must mean something, whichever command reads the file. */
+static int check_entry(const cli_command *cmd, const char *path, const config_entry *e)
+{
+    const cli_command *other = NULL;
+    char label[256];
+    if (e->section[0] && !is_configurable(e->section, &other))
+        return cli_usage_error(cmd,
+                               "%s:%d: expected a section [run], [serve] or [pull], found "
+                               "[%s]",
+                               path, e->line, e->section);
+    (void)snprintf(label, sizeof label, "%s:%d: %s", path, e->line, e->key);
+    for (const cli_command *const *c = cli_commands; *c; c++) {
+        const cli_option *o = (*c)->configurable ? match_entry(*c, e) : NULL;
+        if (o) return set_value(*c, o, label, e->value, NULL);
+    }
+    return cli_usage_error(cmd, "%s:%d: unknown key '%s'%s%s", path, e->line, e->key,
+                           e->section[0] ? " of calla " : "", e->section);
+}
+
+static int apply_file(const cli_command *cmd, const config_file *file, void *values)
+{
+    char label[256];
+    for (size_t i = 0; i < file->n; i++) {
+        const int rc = check_entry(cmd, file->path, &file->entries[i]);
+        if (rc >= 0) return rc;
+    }
+    /* A command's own section wins over what is said for all. */
+    for (int own = 0; own < 2; own++) {
+        for (size_t i = 0; i < file->n; i++) {
+            const config_entry *e = &file->entries[i];
+            const cli_option *o = match_entry(cmd, e);
+            if (!o || (e->section[0] != '\0') != own) continue;
+            (void)snprintf(label, sizeof label, "%s:%d: %s", file->path, e->line, e->key);
+            const int rc = set_value(cmd, o, label, e->value, values);
+            if (rc >= 0) return rc;
+            note_origin(cmd, o, (origin){FROM_FILE, e->line});
         }
-        fprintf(out, "%.*s", n, text);
-        col += n;
-        text += n;
-        while (*text == ' ')
-            text++;
     }
-    fputc('\n', out);
+    return -1;
 }
 
-static void print_option(FILE *out, const cli_option *o, int width)
+void cli_env_name(const cli_option *o, char *buf, size_t size)
 {
-    if (o->kind == CLI_SECTION) {
-        fprintf(out, "\n%s:\n", o->help);
-        return;
-    }
-    char left[128];
-    size_t n = 0;
-    const char *meta = o->kind == CLI_CHOICE ? o->choices : o->metavar;
-    char short_form[4] = "   ";
-    if (o->short_name) {
-        short_form[0] = '-';
-        short_form[1] = o->short_name;
-        short_form[2] = o->name ? ',' : ' ';
-    }
-    n = (size_t)snprintf(left, sizeof left, "  %s %s%s%s%s", short_form, o->name ? "--" : "",
-                         o->name ? o->name : "", meta ? " " : "", meta ? meta : "");
-    fputs(left, out);
-    print_wrapped(out, o->help, (int)n, width);
-}
-
-void cli_print_help(const cli_command *cmd, FILE *out)
-{
-    const int width = term_width(out);
-    fprintf(out, "usage: calla %s [options]%s%s\n\n%s", cmd->name, cmd->args ? " " : "",
-            cmd->args ? cmd->args : "", cmd->about);
-    if (cmd->options[0].kind != CLI_SECTION) fputs("\nOptions:\n", out);
-    for (const cli_option *o = cmd->options; o->kind != CLI_END; o++)
-        print_option(out, o, width);
-    static const cli_option help = {
-        .kind = CLI_FLAG, .short_name = 'h', .name = "help", .help = "print this help"};
-    static const cli_option version = {
-        .kind = CLI_FLAG, .name = "version", .help = "print the version"};
-    print_option(out, &help, width);
-    print_option(out, &version, width);
-}
-
-/* ---- Manual page -------------------------------------------------------------------------- */
-
-/* Text of a sentence in roff: hyphens and backslashes as they are, no line a request. */
-static void print_roff(FILE *out, const char *text)
-{
-    bool begin = true;
-    for (; *text; text++) {
-        if (begin && (*text == '.' || *text == '\'')) fputs("\\&", out);
-        begin = *text == '\n';
-        if (*text == '\\')
-            fputs("\\e", out);
-        else if (*text == '-')
-            fputs("\\-", out);
-        else
-            fputc(*text, out);
+    size_t n = (size_t)snprintf(buf, size, "CALLA_%s", o->name);
+    for (size_t i = 6; i < n && i < size - 1; i++) {
+        if (buf[i] >= 'a' && buf[i] <= 'z') buf[i] = (char)(buf[i] - 'a' + 'A');
+        if (buf[i] == '-') buf[i] = '_';
     }
 }
 
-static void print_mdoc_option(FILE *out, const cli_option *o)
+static int apply_environment(const cli_command *cmd, void *values)
 {
-    fputs(".It", out);
-    if (o->short_name) fprintf(out, " Fl %c%s", o->short_name, o->name ? " ," : "");
-    if (o->name) fprintf(out, " Fl -%s", o->name);
-    if (o->kind == CLI_CHOICE)
-        fprintf(out, " Cm %s", o->choices);
-    else if (o->metavar)
-        fprintf(out, " Ar %s", o->metavar);
-    fputc('\n', out);
-    print_roff(out, o->help);
-    fputs(".\n", out);
-}
-
-void cli_print_mdoc(const cli_command *cmd, FILE *out)
-{
-    fprintf(out, ".Ss calla %s Oo Ar options Oc%s%s\n", cmd->name, cmd->args ? " Ar " : "",
-            cmd->args ? cmd->args : "");
-    print_roff(out, cmd->about);
-    bool list = false;
     for (const cli_option *o = cmd->options; o->kind != CLI_END; o++) {
-        if (list && o->kind == CLI_SECTION) fputs(".El\n", out);
-        if (o->kind == CLI_SECTION) fprintf(out, ".Pp\n%s:\n", o->help);
-        if (!list && o->kind != CLI_SECTION) fputs(".Pp\n", out);
-        if (!list || o->kind == CLI_SECTION) fputs(".Bl -tag -width Ds -compact\n", out);
-        list = true;
-        if (o->kind != CLI_SECTION) print_mdoc_option(out, o);
+        char name[64];
+        if (!o->name) continue;
+        cli_env_name(o, name, sizeof name);
+        const char *value = getenv(name);
+        if (!value || !*value) continue;
+        const int rc = set_value(cmd, o, name, value, values);
+        if (rc >= 0) return rc;
+        note_origin(cmd, o, (origin){FROM_ENVIRONMENT, 0});
     }
-    if (list) fputs(".El\n", out);
+    return -1;
+}
+
+/* Kept until the program ends: values point into it. */
+static config_file config;
+
+static int configure(const cli_command *cmd, const char *given_path, void *values)
+{
+    calla_error err;
+    if (!config.path && config_open(&config, given_path, &err) != CALLA_OK)
+        return cli_usage_error(cmd, "%s", err.message);
+    const int rc = apply_file(cmd, &config, values);
+    return rc >= 0 ? rc : apply_environment(cmd, values);
+}
+
+const char *cli_config_model(void)
+{
+    if (!config.path && config_open(&config, NULL, NULL) != CALLA_OK) return NULL;
+    const char *model = NULL;
+    for (size_t i = 0; i < config.n; i++)
+        if (!config.entries[i].section[0] && !strcmp(config.entries[i].key, "model"))
+            model = config.entries[i].value;
+    return model;
+}
+
+/* ---- What is in force --------------------------------------------------------------------- */
+
+static void print_quoted(const char *text)
+{
+    putchar('"');
+    for (; *text; text++) {
+        if (*text == '\n') {
+            fputs("\\n", stdout);
+            continue;
+        }
+        if (*text == '"' || *text == '\\') putchar('\\');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
+/* The value of an option as a config file has it; false: the command's own choice. */
+static bool print_value(const cli_option *o, const void *field)
+{
+    const char *text = NULL;
+    switch (o->kind) {
+    case CLI_FLAG:
+        if (*(const int *)field < 0) return false;
+        printf("%s = %s", o->name, *(const int *)field == o->value ? "true" : "false");
+        return true;
+    case CLI_TEXT:
+    case CLI_CHOICE:
+        text = *(const char *const *)field;
+        if (!text) return false;
+        printf("%s = ", o->name);
+        print_quoted(text);
+        return true;
+    case CLI_UINT: {
+        const uint64_t v = *(const uint64_t *)field;
+        if ((double)v < o->min || (double)v > o->max) return false;
+        return printf("%s = %llu", o->name, (unsigned long long)v) > 0;
+    }
+    case CLI_REAL: {
+        const double v = *(const double *)field;
+        if (!(v >= o->min && v <= o->max)) return false;
+        return printf("%s = %.10g", o->name, v) > 0;
+    }
+    default:
+        return false;
+    }
+}
+
+static void print_origin(const cli_option *o, const origin *from)
+{
+    char name[64];
+    switch (from->kind) {
+    case FROM_COMMAND_LINE:
+        printf("  # command line\n");
+        return;
+    case FROM_ENVIRONMENT:
+        cli_env_name(o, name, sizeof name);
+        printf("  # %s\n", name);
+        return;
+    case FROM_FILE:
+        printf("  # %s:%d\n", config.path, from->line);
+        return;
+    default:
+        printf("  # default\n");
+    }
+}
+
+/* Of a flag and its opposite, one is shown: that which is true. */
+static bool is_other_flag(const cli_command *cmd, const cli_option *o, const void *values)
+{
+    if (o->kind != CLI_FLAG) return false;
+    const int value = *(const int *)((const char *)values + o->offset);
+    if (value == o->value) return false;
+    for (const cli_option *p = cmd->options; p->kind != CLI_END; p++)
+        if (p->kind == CLI_FLAG && p->offset == o->offset && (p->value == value || p < o))
+            return true;
+    return false;
+}
+
+static int explain(const cli_command *cmd, const void *values)
+{
+    printf("[%s]\n", cmd->name);
+    for (const cli_option *o = cmd->options; o->kind != CLI_END; o++) {
+        const ptrdiff_t i = o - cmd->options;
+        if (!o->name || i >= ROWS_MAX || is_other_flag(cmd, o, values)) continue;
+        if (!print_value(o, (const char *)values + o->offset))
+            printf("# %s is not set: %s\n", o->name, o->help);
+        else
+            print_origin(o, &explaining.origins[i]);
+    }
+    return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+}
+
+int cli_explain(const cli_command *cmd, int argc, char **argv)
+{
+    explaining.on = true;
+    const int rc = cmd->main(argc, argv);
+    explaining.on = false;
+    return rc;
+}
+
+int cli_parse(const cli_command *cmd, int argc, char **argv, void *values, int *n_args)
+{
+    command_line line = {.given = mem_array((size_t)argc + 1, sizeof(given))};
+    char label[64];
+    if (!line.given) {
+        cli_error(cmd, "no memory for the arguments");
+        return CLI_FAILED;
+    }
+    memset(explaining.origins, 0, sizeof explaining.origins);
+    int rc = read_line(cmd, argc, argv, &line);
+    if (rc < 0 && cmd->configurable) rc = configure(cmd, line.config, values);
+    for (size_t i = 0; rc < 0 && i < line.n_given; i++) {
+        const cli_option *o = line.given[i].option;
+        rc =
+            set_value(cmd, o, option_spelling(o, label, sizeof label), line.given[i].value, values);
+        note_origin(cmd, o, (origin){FROM_COMMAND_LINE, 0});
+    }
+    mem_free(line.given);
+    if (rc < 0 && explaining.on) rc = explain(cmd, values);
+    if (n_args) *n_args = (int)line.n_args;
+    return rc;
 }

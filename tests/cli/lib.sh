@@ -5,7 +5,7 @@ tools=${CLI_TOOLS:-build/tests/cli}
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 unset CALLA_MODEL NO_COLOR
-export XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
+export XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache" XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data"
 passed=0 failed=0
 
 # pass NAME; fail NAME DETAIL
