@@ -53,3 +53,8 @@ $(foreach n,$(METAL_TILES),$(foreach r,1 2 3,$(eval $(call msl_rule,$n,$r))))
 # Finds what is wrong with a matrix unit.
 $(BUILD)/tests/test_mm_metal: $(BUILD)/tests/test_mm_metal.o $(MSL_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(CMOCKA_LDLIBS)
+
+# ---- The texts as a compiler sees them, and what it does not see ----
+
+$(BUILD)/msl-lint: tests/msl/lint.c tests/msl/lint_names.h $(BUILD)/flags.txt
+	$(Q)$(COMPILE) $(DIAG) -D_GNU_SOURCE -MMD -MP -MF $@.d $< -o $@ $(SAN) $(LDFLAGS)

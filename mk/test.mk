@@ -62,7 +62,7 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
-programs: all $(BUILD)/bench-gpu $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check) $(BUILD)/calla-gpu-check
+programs: all $(BUILD)/bench-gpu $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check) $(BUILD)/calla-gpu-check $(BUILD)/msl-lint
 
 # ---- Running them ------------------------------------------------------------------------------
 

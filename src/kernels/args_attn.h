@@ -30,8 +30,8 @@ KARGS_SIZE(attn_args, 40);
  * ATTN_BLOCKS_MAX and near it for long sequences. */
 KFN unsigned attn_block_keys(unsigned n, unsigned one)
 {
-    const unsigned step = ATTN_BLOCK_MIN * ATTN_BLOCKS_MAX;
-    return one != 0 ? n : ATTN_BLOCK_MIN * ((n + step - 1) / step);
+    const unsigned grain = ATTN_BLOCK_MIN * ATTN_BLOCKS_MAX;
+    return one != 0 ? n : ATTN_BLOCK_MIN * ((n + grain - 1) / grain);
 }
 
 /* 2^x within 2 ulp for x <= 127; 0 below -126. Our own least-squares fit. */

@@ -486,9 +486,9 @@ KERNEL(attn_merge, 256, KIN(0, uint, tok), KIN(1, float, y), KIN(2, float, po), 
     sum[tid] = s;
     TG_BARRIER();
     if (tid < 64) {
-        const float all = (sum[tid] + sum[tid + 64]) + (sum[tid + 128] + sum[tid + 192]);
+        const float joined = (sum[tid] + sum[tid + 64]) + (sum[tid + 128] + sum[tid + 192]);
         const float gate = y[(ulong)gy * a.y_pitch + (2 * head + 1) * ATTN_DIM + d];
-        o[(ulong)(gy * a.n_heads + head) * ATTN_DIM + d] = (all / total[0]) * kx_sigmoid(gate);
+        o[(ulong)(gy * a.n_heads + head) * ATTN_DIM + d] = (joined / total[0]) * kx_sigmoid(gate);
     }
 }
 KERNEL_END

@@ -461,10 +461,10 @@ KFN float row_dot(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float)
         float acc = 0.0f;
         const uint end = kmin(piece + 2048, cols);
         for (uint at = piece + 32 * lane; at < end; at += 1024) {
-            float dot[2], four[8];
+            float dots[2], four[8];
             UNROLL for (uint h = 0; h < 2; h++)
             {
-                dot[h] = 0.0f;
+                dots[h] = 0.0f;
                 UNROLL for (uint i = 0; i < 4; i++)
                 {
                     const uint at4 = at + 16 * h + 4 * i;
@@ -477,18 +477,18 @@ KFN float row_dot(DPTR(const uint) codes, DPTR(const uint) sb, DPTR(const float)
                         v.z *= g.z;
                         v.w *= g.w;
                     }
-                    dot[h] = KFMA((float)(w & 15u), v.x, dot[h]);
-                    dot[h] = KFMA((float)((w >> 4) & 15u), v.y, dot[h]);
-                    dot[h] = KFMA((float)((w >> 8) & 15u), v.z, dot[h]);
-                    dot[h] = KFMA((float)((w >> 12) & 15u), v.w, dot[h]);
+                    dots[h] = KFMA((float)(w & 15u), v.x, dots[h]);
+                    dots[h] = KFMA((float)((w >> 4) & 15u), v.y, dots[h]);
+                    dots[h] = KFMA((float)((w >> 8) & 15u), v.z, dots[h]);
+                    dots[h] = KFMA((float)((w >> 12) & 15u), v.w, dots[h]);
                     four[4 * h + i] = (v.x + v.y) + (v.z + v.w);
                 }
             }
             const float sum = ((four[0] + four[4]) + (four[2] + four[6])) +
                               ((four[1] + four[5]) + (four[3] + four[7]));
             const uint g = sb[at / 64];
-            acc = KFMA(KFLOAT(g << 16), dot[0], acc);
-            acc = KFMA(KFLOAT(g << 16), dot[1], acc);
+            acc = KFMA(KFLOAT(g << 16), dots[0], acc);
+            acc = KFMA(KFLOAT(g << 16), dots[1], acc);
             acc = KFMA(q4_bias(g), sum, acc);
         }
         acc = simd_sum_f32(acc);

@@ -29,8 +29,7 @@ MSL_VECTORS(short)
 MSL_VECTORS(ushort)
 MSL_VECTORS(uchar)
 #undef MSL_VECTORS
-typedef __fp16 msl_half;
-#define half msl_half
+#define half __fp16
 #if __METAL_VERSION__ >= 310
 /* A type of its own, with what Metal's has: conversion from and to float. */
 struct msl_bfloat {
