@@ -27,3 +27,14 @@ uninstall: ## remove what install put there
 	rm -rf '$(DESTDIR)$(DATADIR)'
 
 .PHONY: install uninstall
+
+# For other languages (examples/hello.py): all objects once more, as position-independent code.
+SHARED := libcalla.$(if $(filter Darwin,$(OS)),dylib,so)
+$(BUILD)/$(SHARED): $(LIB_OBJ) $(BUILD)/objects.txt
+	$(Q)$(LINK) -shared -o $@ $(LIB_OBJ) $(LINK_LIBS)
+shared: ## build/libcalla.so, the library for other languages
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/shared CFLAGS='$(CFLAGS) -fPIC' CXXFLAGS='$(CXXFLAGS) -fPIC' \
+	    $(BUILD)/shared/$(SHARED)
+	@cp -f $(BUILD)/shared/$(SHARED) $(BUILD)/$(SHARED)
+
+.PHONY: shared
