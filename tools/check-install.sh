@@ -22,8 +22,14 @@ EOF
 # shellcheck disable=SC2046
 ${CC:-cc} user.c -o user $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs calla)
 ./user
-if command -v man >/dev/null; then man --warnings -l "$prefix/share/man/man1/calla.1" >man.txt 2>man.log; fi
-if [ -s man.log ]; then cat man.log; exit 1; fi
+for page in $(ls "$prefix/share/man/man1"); do
+    if command -v man >/dev/null; then man --warnings -l "$prefix/share/man/man1/$page" >man.txt 2>man.log; fi
+    if [ -s man.log ]; then cat man.log; exit 1; fi
+done
+for c in $("$prefix/bin/calla" --commands); do
+    [ -s "$prefix/share/man/man1/calla-$c.1" ] || { echo "no manual page for calla $c"; exit 1; }
+done
+bash -n "$prefix/share/bash-completion/completions/calla"
 cd - >/dev/null
 # With DESTDIR the files name PREFIX, not the staging folder.
 make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$stage/build"

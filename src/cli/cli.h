@@ -23,6 +23,7 @@
     X(models) \
     X(rm) \
     X(config) \
+    X(completion) \
     X(bench) \
     X(tokenize) \
     X(inspect) \
@@ -166,6 +167,7 @@ const char *cli_config_model(void);
 /* `calla NAME --help`, and the same as a subsection of the manual page (`make man`). */
 void cli_print_help(const cli_command *cmd, FILE *out);
 void cli_print_mdoc(const cli_command *cmd, FILE *out);
+void cli_print_page(const cli_command *cmd, FILE *out); /* but for its .Dd line: see tools/man.sh */
 
 /* "calla NAME: ..." on stderr. cli_usage_error adds where help is and returns CLI_USAGE;
  * cli_fail prints err->message and returns CLI_FAILED. */

@@ -10,11 +10,12 @@
 /* ---- calla models ------------------------------------------------------------------------- */
 
 typedef struct models_args {
-    int json;
+    int json, names;
 } models_args;
 
 static const cli_option models_options[] = {
     CLI_OPT_FLAG(0, "json", models_args, json, 1, "a JSON array"),
+    CLI_OPT_FLAG(0, "names", models_args, names, 1, "the names only"),
     CLI_OPT_END,
 };
 
@@ -89,12 +90,14 @@ static int cmd_models(int argc, char **argv)
         if (a.json && i > 0) (void)strbuf_puts(&b, ",\n ");
         if (a.json)
             put_json(&b, &models[i]);
+        else if (a.names)
+            (void)strbuf_printf(&b, "%s\n", models[i].id);
         else
             put_text(&b, &models[i], width);
     }
     if (a.json) (void)strbuf_puts(&b, "]\n");
     if (b.failed) st = err_set(&err, CALLA_ERR_MEMORY, "no memory for the list");
-    if (n == 0 && !a.json)
+    if (n == 0 && !a.json && !a.names)
         cli_error(&cli_models, "none in %s; calla pull OWNER/NAME gets one", root);
     if (!b.failed && b.len > 0) (void)fwrite(b.data, 1, b.len, stdout);
 fail:

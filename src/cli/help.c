@@ -109,19 +109,51 @@ static void print_mdoc_option(FILE *out, const cli_option *o)
     fputs(".\n", out);
 }
 
-void cli_print_mdoc(const cli_command *cmd, FILE *out)
+/* after_text: a paragraph ends before. */
+static void print_mdoc_options(const cli_command *cmd, FILE *out, bool after_text)
 {
-    fprintf(out, ".Ss calla %s Oo Ar options Oc%s%s\n", cmd->name, cmd->args ? " Ar " : "",
-            cmd->args ? cmd->args : "");
-    print_roff(out, cmd->about);
     bool list = false;
     for (const cli_option *o = cmd->options; o->kind != CLI_END; o++) {
         if (list && o->kind == CLI_SECTION) fputs(".El\n", out);
-        if (o->kind == CLI_SECTION) fprintf(out, ".Pp\n%s:\n", o->help);
-        if (!list && o->kind != CLI_SECTION) fputs(".Pp\n", out);
+        if (o->kind == CLI_SECTION)
+            fprintf(out, "%s%s:\n", list || after_text ? ".Pp\n" : "", o->help);
+        if (!list && o->kind != CLI_SECTION && after_text) fputs(".Pp\n", out);
         if (!list || o->kind == CLI_SECTION) fputs(".Bl -tag -width Ds -compact\n", out);
         list = true;
         if (o->kind != CLI_SECTION) print_mdoc_option(out, o);
     }
     if (list) fputs(".El\n", out);
+}
+
+void cli_print_mdoc(const cli_command *cmd, FILE *out)
+{
+    fprintf(out, ".Ss calla %s Oo Ar options Oc%s%s\n", cmd->name, cmd->args ? " Ar " : "",
+            cmd->args ? cmd->args : "");
+    print_roff(out, cmd->about);
+    print_mdoc_options(cmd, out, true);
+}
+
+void cli_print_page(const cli_command *cmd, FILE *out)
+{
+    fputs(".Dt CALLA\\-", out);
+    for (const char *p = cmd->name; *p; p++)
+        fputc(*p >= 'a' && *p <= 'z' ? *p - 'a' + 'A' : *p, out);
+    fprintf(out, " 1\n.Os\n.Sh NAME\n.Nm calla\\-%s\n.Nd ", cmd->name);
+    print_roff(out, cmd->summary);
+    fprintf(out, "\n.Sh SYNOPSIS\n.Nm calla %s\n.Op Ar options\n", cmd->name);
+    if (cmd->args) fprintf(out, ".Ar %s\n", cmd->args);
+    fputs(".Sh DESCRIPTION\n", out);
+    print_roff(out, cmd->about);
+    fputs(".Sh OPTIONS\n", out);
+    print_mdoc_options(cmd, out, false);
+    fputs(".Pp\n"
+          "Also\n.Fl h\n.Pq Fl -help\nand\n.Fl -version",
+          out);
+    fputs(cmd->configurable ? ",\nand the environment and\n.Fl -config Ar FILE\n"
+                              "as calla(1) says under CONFIGURATION.\n"
+                            : " .\n",
+          out);
+    fputs(".Sh EXIT STATUS\n0 done, 1 failed, 2 wrong usage, 128 and more: stopped by a signal; "
+          "see\n.Xr calla 1 .\n.Sh SEE ALSO\n.Xr calla 1\n",
+          out);
 }

@@ -18,6 +18,20 @@ static void print_overview(FILE *out)
     fputs("\ncalla COMMAND --help explains a command; calla --version prints the version.\n", out);
 }
 
+/* For tools/man.sh: all commands as a part of calla(1), a page of one, or the names of all. */
+static int describe(int argc, char **argv)
+{
+    for (size_t i = 0; cli_commands[i]; i++) {
+        if (!strcmp(argv[1], "--commands"))
+            puts(cli_commands[i]->name);
+        else if (argc < 3)
+            cli_print_mdoc(cli_commands[i], stdout);
+        else if (!strcmp(argv[2], cli_commands[i]->name))
+            cli_print_page(cli_commands[i], stdout);
+    }
+    return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
+}
+
 int main(int argc, char **argv)
 {
     /* A closed pipe is an error of write(), reported once, not a silent death. */
@@ -37,11 +51,7 @@ int main(int argc, char **argv)
         puts("calla " CALLA_VERSION);
         return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
     }
-    if (!strcmp(name, "--mdoc")) { /* for `make man` */
-        for (size_t i = 0; cli_commands[i]; i++)
-            cli_print_mdoc(cli_commands[i], stdout);
-        return cli_stdout_ok() ? CLI_OK : CLI_FAILED;
-    }
+    if (!strcmp(name, "--mdoc") || !strcmp(name, "--commands")) return describe(argc, argv);
     for (size_t i = 0; cli_commands[i]; i++)
         if (!strcmp(name, cli_commands[i]->name)) return cli_commands[i]->main(argc - 1, argv + 1);
     fprintf(stderr, "calla: unknown %s '%s'; calla --help lists the commands\n",
