@@ -29,7 +29,7 @@ MSL_VERSION_0 := 310
 MSL_VERSION_1 := 310
 MSL_VERSION_2 := 400
 MSL_VERSION_3 := 400
-MSL_FLAGS    := -Itests/msl -I$(BUILD) -DKX_SHIM -DMSL_RUN -Wno-attributes -Wno-unknown-pragmas \
+MSL_FLAGS    := -Itests/msl -I$(BUILD) -DKX_SHIM -DMSL_RUN -ftrivial-auto-var-init=pattern -Wno-attributes -Wno-unknown-pragmas \
                 -Wno-unused-function -Wno-unused-parameter $(if $(IS_CLANG),-Wno-unknown-attributes)
 $(BUILD)/metal/%.bytes: $(BUILD)/metal/%.metal
 	@od -An -v -tu1 $< | sed 's/^ *//; s/  */,/g; s/$$/,/' >$@
@@ -49,6 +49,12 @@ endef
 $(foreach n,$(METAL_NAMES),$(eval $(call msl_rule,$n,0)))
 $(foreach n,$(METAL_TILES),$(foreach r,1 2 3,$(eval $(call msl_rule,$n,$r))))
 .SECONDARY: $(METAL_NAMES:%=$(BUILD)/metal/%.bytes)
+
+# By hand: a minute or two.
+check-metal-mutants: $(BUILD)/calla-gpu-check ## errors in the text of Metal's matrix tiles are found
+	@sh tests/msl/mutants.sh $(BUILD) '$(CXX_COMPILE) -O0 $(MSL_FLAGS)' '$(LINK)' \
+	    $(GPU_CHECK_OBJ) $(CHECK_OBJ) $(MSL_OBJ) $(BUILD)/libcalla.a $(LINK_LIBS)
+.PHONY: check-metal-mutants
 
 # Finds what is wrong with a matrix unit.
 $(BUILD)/tests/test_mm_metal: $(BUILD)/tests/test_mm_metal.o $(MSL_OBJ) $(BUILD)/libcalla.a
