@@ -373,9 +373,10 @@ template <typename T> struct simt_bind<const T &> {
 
 /* ---- Rendezvous ---- */
 
-#define TG_BARRIER()        simt_barrier(simt_self, SIMT_SITE("TG_BARRIER"))
-#define TG_BARRIER_DEVICE() simt_barrier(simt_self, SIMT_SITE("TG_BARRIER_DEVICE"))
-#define SG_BARRIER()        simt_sg_barrier(SIMT_SITE("SG_BARRIER"))
+#define TG_BARRIER() simt_barrier(simt_self, SIMT_SITE("TG_BARRIER"))
+#define TG_BARRIER_DEVICE()                                                                        \
+    (simt_self->group->at_device = true, simt_barrier(simt_self, SIMT_SITE("TG_BARRIER_DEVICE")))
+#define SG_BARRIER() simt_sg_barrier(SIMT_SITE("SG_BARRIER"))
 
 static inline void simt_sg_barrier(const char *site)
 {

@@ -97,7 +97,9 @@ struct simt_group {
     uint32_t n_threads, n_sg;
     uint32_t n_at_barrier;
     uint32_t n_done;     /* threads */
-    uint32_t run, epoch; /* number of this group among all; TG_BARRIERs */
+    uint32_t run, epoch; /* number of this group among all; TG_BARRIERs of both kinds */
+    uint32_t dev_epoch;  /* TG_BARRIER_DEVICEs */
+    bool at_device;      /* the barrier that lanes arrive at is one */
     uint32_t n_arrays;
     uint32_t slot; /* of the machine */
     const char *barrier_site;

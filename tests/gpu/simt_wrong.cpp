@@ -101,15 +101,17 @@ KERNEL(wrong_tg_war, 64, KIN(0, uint, x), KOUT(1, uint, y), KARG(2, wrong_args, 
 }
 KERNEL_END
 
-/* Exchange through device memory. 0: with a barrier; 1: without; 2: SG_BARRIER does not order it. */
+/* Exchange through device memory. 0: with its barrier; 1: without; 2 and 3: SG_BARRIER and TG_BARRIER
+ * do not order it. */
 KERNEL(wrong_device_race, 64, KIN(0, uint, x), KOUT(1, uint, y), KARG(2, wrong_args, a))
 {
     KCTX;
     y[tid] = 0u;
     TG_BARRIER();
     y[tid] = x[tid];
-    if (a.n == 0) TG_BARRIER();
+    if (a.n == 0) TG_BARRIER_DEVICE();
     if (a.n == 2) SG_BARRIER();
+    if (a.n == 3) TG_BARRIER();
     const uint v = y[tid ^ 1u];
     TG_BARRIER();
     y[tid] = v;

@@ -176,6 +176,8 @@ static void barrier_open(simt_group *g, const simt_lane *t)
 {
     g->n_at_barrier = 0;
     g->epoch++;
+    if (g->at_device) g->dev_epoch++;
+    g->at_device = false;
     for (uint32_t i = 0; i < g->n_sg; i++) {
         simt_sg *s = &g->sgs[i];
         s->at_barrier = false;
@@ -395,7 +397,8 @@ static bool group_begin(simt_machine *m, simt_slot *slot)
     simt_group *g = &slot->group;
     g->n_threads = g->launch->kernel->threads;
     g->n_sg = g->n_threads / SIMT_LANES;
-    g->n_at_barrier = g->n_done = g->epoch = g->n_arrays = 0;
+    g->n_at_barrier = g->n_done = g->epoch = g->dev_epoch = g->n_arrays = 0;
+    g->at_device = false;
     for (uint32_t i = 0; i < g->n_sg; i++)
         sg_begin(&g->sgs[i]);
     for (; slot->n_ready < g->n_threads; slot->n_ready++)

@@ -16,7 +16,7 @@
 /* The last write and read of two bytes. Epochs count barriers of the group and the simdgroup. */
 typedef struct stamp {
     uint32_t run; /* the group's number; 0: none */
-    uint16_t thread, epoch, sg_epoch, site;
+    uint16_t thread, epoch, dev_epoch, sg_epoch, site;
     uint8_t how, half; /* SIMT_SHARED; which of the bytes */
 } stamp;
 
@@ -238,14 +238,16 @@ static void blame(const access_info *a, const char *what)
 static void blame_race(const access_info *a, const stamp *s, const char *did)
 {
     char what[200], who[48];
+    const bool device = a->track != NULL && (s->how & SIMT_WRITE) != 0;
+    const char *barrier = device ? "TG_BARRIER_DEVICE" : "barrier";
     if (s->thread == MANY)
         (void)snprintf(who, sizeof who, "several threads");
     else if (s->thread >= MANY_OF_SG)
         (void)snprintf(who, sizeof who, "several threads of simdgroup %u", s->thread - MANY_OF_SG);
     else
         (void)snprintf(who, sizeof who, "thread %u", s->thread);
-    (void)snprintf(what, sizeof what, "%s %s it at %s:%d with no barrier in between", who, did,
-                   a->c->sites[s->site].file, a->c->sites[s->site].line);
+    (void)snprintf(what, sizeof what, "%s %s it at %s:%d with no %s in between", who, did,
+                   a->c->sites[s->site].file, a->c->sites[s->site].line, barrier);
     blame(a, what);
 }
 
@@ -266,11 +268,13 @@ static void blame_rival(const access_info *a, uint32_t run, const char *did, con
 
 /* ---- Verdicts ---- */
 
-/* Is what s says of this group ordered before this thread by a barrier, or by being its own? */
-static bool is_ordered(const access_info *a, const stamp *s)
+/* Is what s says of this group ordered before this thread by a barrier, or by being its own?
+ * A write to device memory needs TG_BARRIER_DEVICE; a read has come to its end at any barrier. */
+static bool is_ordered(const access_info *a, const stamp *s, bool write)
 {
     const simt_lane *t = a->t;
     if (s->thread == t->tid && (a->how & SIMT_BY_SG) == 0) return true;
+    if (a->track != NULL && write) return s->dev_epoch != (uint16_t)t->group->dev_epoch;
     if (s->epoch != (uint16_t)t->group->epoch) return true;
     if (a->track != NULL || s->thread == MANY) return false;
     const uint32_t sg =
@@ -291,12 +295,12 @@ static void judge(const access_info *a, const cell *c, uint8_t half)
 {
     const uint32_t run = a->t->group->run;
     if (!is_exempt(a, &c->w, half)) {
-        if (c->w.run == run && !is_ordered(a, &c->w)) blame_race(a, &c->w, "wrote");
+        if (c->w.run == run && !is_ordered(a, &c->w, true)) blame_race(a, &c->w, "wrote");
         if (a->track != NULL && is_rival(a->c, a->track->s, c->w.run, run))
             blame_rival(a, c->w.run, "wrote", &c->w);
     }
     if ((a->how & SIMT_WRITE) == 0 || is_exempt(a, &c->r, half)) return;
-    if (c->r.run == run && !is_ordered(a, &c->r)) blame_race(a, &c->r, "read");
+    if (c->r.run == run && !is_ordered(a, &c->r, false)) blame_race(a, &c->r, "read");
     if (a->track == NULL) return;
     const shadow *s = a->track->s;
     if (is_rival(a->c, s, c->r.run, run)) blame_rival(a, c->r.run, "read", &c->r);
@@ -310,6 +314,7 @@ static void remember(const access_info *a, cell *c, uint8_t half)
     stamp n = {g->run,
                (uint16_t)t->tid,
                (uint16_t)g->epoch,
+               (uint16_t)g->dev_epoch,
                (uint16_t)t->sg->epoch,
                a->site,
                (uint8_t)a->how,
@@ -348,7 +353,8 @@ static bool is_common_read(const access_info *a, const cell *c)
     const simt_group *g = a->t->group;
     const uint16_t epoch = (uint16_t)g->epoch;
     return (a->how & SIMT_WRITE) == 0 && c->r.thread == MANY && c->r.run == g->run &&
-           c->r.epoch == epoch && c->w.run == g->run && c->w.epoch != epoch && c->r.half == 3 &&
+           c->r.epoch == epoch && c->w.run == g->run && c->r.half == 3 &&
+           (a->track != NULL ? c->w.dev_epoch != (uint16_t)g->dev_epoch : c->w.epoch != epoch) &&
            (c->r.how & SIMT_SHARED) == 0;
 }
 

@@ -5,8 +5,9 @@
  *             orders is a violation, as are bytes outside of the binding, bytes never written,
  *             misaligned 16-byte accesses, writes to a binding declared read, and reads through a
  *             binding declared written of what the dispatch has not written itself.
- * Invariants: device memory is ordered within a group by TG_BARRIER, threadgroup memory also by
- *             SG_BARRIER within a simdgroup. Groups are not ordered at all; among atomics and
+ * Invariants: what a group has written to device memory is ordered within it by TG_BARRIER_DEVICE,
+ *             what it has read by TG_BARRIER too; threadgroup memory also by SG_BARRIER within a
+ *             simdgroup. Groups are not ordered at all; among atomics and
  *             ld/st_shared there is no conflict.
  * Owns:       a shadow belongs to its buffer, a checker to its device.
  */
