@@ -3,9 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "cli/bench_compare.h"
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "engine/engine.h"
@@ -18,7 +21,7 @@ typedef struct bench_options {
     cli_common common;
     const char *prefill, *decode, *only, *json, *csv;
     uint64_t reps, steps;
-    int ablate, profile;
+    int ablate, profile, compare;
 } bench_options;
 
 static const cli_option options[] = {
@@ -34,6 +37,9 @@ static const cli_option options[] = {
                  "the gain of each mechanism: with it and without it, alternating"),
     CLI_OPT_TEXT(0, "only", bench_options, only, "A,B,...", "these mechanisms of --ablate"),
     CLI_OPT_FLAG(0, "profile", bench_options, profile, 1, "the time of each kernel, timed alone"),
+    CLI_OPT_FLAG(
+        0, "compare", bench_options, compare, 1,
+        "measure nothing: compare the results A with B, files of --json or lists \"A1,A2\""),
     CLI_OPT_TEXT(0, "json", bench_options, json, "FILE", "results as JSON"),
     CLI_OPT_TEXT(0, "csv", bench_options, csv, "FILE", "results as CSV"),
     CLI_ROW_MODEL(bench_options, common),
@@ -50,11 +56,16 @@ static int cmd_bench(int argc, char **argv);
 const cli_command cli_bench = {
     .name = "bench",
     .summary = "tokens per second of prefill and decode",
+    .args = "[A B]",
     .about = "Measures prefill and decode at several lengths with pseudo-random tokens, and says\n"
              "what share of the memory's bandwidth decode uses. On a GPU, --ablate measures what\n"
              "each mechanism is worth, beside the figures of the article that this engine\n"
-             "follows, and --profile times each kernel alone.\n",
+             "follows, and --profile times each kernel alone. --compare A B says for each\n"
+             "measurement whether B's speed differs from A's, with a 99 % interval for the whole\n"
+             "table; three pairs of alternating runs or more show what differs between runs. It\n"
+             "exits with 1 when something is slower.\n",
     .options = options,
+    .n_args_max = 2,
     .main = cmd_bench,
 };
 
@@ -64,6 +75,8 @@ typedef struct result {
     double rate, low, high; /* tokens/s: median, slowest, fastest */
     double bytes, flops;    /* of a token */
     const char *published;
+    double *seconds; /* [n_seconds] of each prefill or step, ascending; mem_free */
+    uint32_t n_seconds;
 } result;
 
 typedef struct bench {
@@ -117,7 +130,10 @@ static void keep(bench *b, result r, double *seconds, uint32_t n, double tokens)
     r.rate = tokens / seconds[n / 2];
     r.low = tokens / seconds[n - 1];
     r.high = tokens / seconds[0];
-    if (b->n_results < RESULTS_MAX) b->results[b->n_results++] = r;
+    if (b->n_results == RESULTS_MAX) return;
+    r.seconds = (double *)(void *)mem_memdup(seconds, n * sizeof *seconds); /* may fail: no list */
+    r.n_seconds = r.seconds != NULL ? n : 0;
+    b->results[b->n_results++] = r;
 }
 
 static double prefill_flops(const model_shape *s, uint32_t n)
@@ -417,24 +433,52 @@ static calla_status write_file(const char *path, const strbuf *s, calla_error *e
     return err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+}
+
+/* What was measured and where; no paths. */
+static void put_head(const bench *b, strbuf *s)
+{
+    struct utsname u;
+    calla_engine_info info;
+    calla_engine_get_info(b->e, &info);
+    const char *model = base_name(info.model_dir);
+    (void)strbuf_printf(s, "{\"format\": 2, \"version\": \"%s\", ", calla_version());
+    if (uname(&u) == 0)
+        (void)strbuf_printf(s, "\"system\": \"%s %s %s\", ", u.sysname, u.release, u.machine);
+    (void)strbuf_puts(s, "\"model\": ");
+    (void)json_write_string(s, model, strlen(model));
+    (void)strbuf_printf(s,
+                        ", \"backend\": \"%s\", \"variant\": \"%s\", \"threads\": %u, "
+                        "\"copy_bytes_per_s\": %.4e, \"results\": [",
+                        info.backend, info.variant, info.n_threads, b->copy);
+}
+
+static void put_result(const result *r, strbuf *s)
+{
+    (void)strbuf_printf(
+        s,
+        "\n  {\"kind\": \"%s\", \"tokens\": %u, \"tokens_per_s\": %.3f, \"slowest\": %.3f, "
+        "\"fastest\": %.3f, \"bytes_per_token\": %.0f, \"flops_per_token\": %.0f",
+        r->kind, r->n, r->rate, r->low, r->high, r->bytes, r->flops);
+    if (r->without != NULL && r->without[0] != '\0')
+        (void)strbuf_printf(s, ", \"without\": \"%s\"", r->without);
+    (void)strbuf_puts(s, ", \"seconds\": [");
+    for (uint32_t i = 0; i < r->n_seconds; i++)
+        (void)strbuf_printf(s, "%s%.6g", i == 0 ? "" : ", ", r->seconds[i]);
+    (void)strbuf_puts(s, "]}");
+}
+
 static calla_status write_json(const bench *b, calla_error *err)
 {
     strbuf s = {0};
-    calla_engine_info info;
-    calla_engine_get_info(b->e, &info);
-    (void)strbuf_printf(
-        &s, "{\"backend\": \"%s\", \"variant\": \"%s\", \"copy_bytes_per_s\": %.4e, \"results\": [",
-        info.backend, info.variant, b->copy);
+    put_head(b, &s);
     for (uint32_t i = 0; i < b->n_results; i++) {
-        const result *r = &b->results[i];
-        (void)strbuf_printf(
-            &s,
-            "%s\n  {\"kind\": \"%s\", \"tokens\": %u, \"tokens_per_s\": %.3f, \"slowest\": %.3f, "
-            "\"fastest\": %.3f, \"bytes_per_token\": %.0f, \"flops_per_token\": %.0f",
-            i == 0 ? "" : ",", r->kind, r->n, r->rate, r->low, r->high, r->bytes, r->flops);
-        if (r->without != NULL && r->without[0] != '\0')
-            (void)strbuf_printf(&s, ", \"without\": \"%s\"", r->without);
-        (void)strbuf_putc(&s, '}');
+        if (i != 0) (void)strbuf_putc(&s, ',');
+        put_result(&b->results[i], &s);
     }
     (void)strbuf_puts(&s, "\n]}\n");
     const calla_status st = write_file(b->o->json, &s, err);
@@ -543,6 +587,17 @@ static calla_status open_bench(bench *b, calla_error *err)
     return st;
 }
 
+static int run_compare(char **argv, int n_args)
+{
+    calla_error err;
+    bool slower;
+    if (n_args != 2)
+        return cli_usage_error(&cli_bench, "--compare takes two files, or two lists of files");
+    if (bench_compare(argv[1], argv[2], &slower, &err) != CALLA_OK)
+        return cli_fail(&cli_bench, &err);
+    return slower ? CLI_FAILED : CLI_OK;
+}
+
 static int cmd_bench(int argc, char **argv)
 {
     bench_options o = {.common = CLI_COMMON_DEFAULTS,
@@ -556,6 +611,8 @@ static int cmd_bench(int argc, char **argv)
     calla_error err;
     const int rc = cli_parse(&cli_bench, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
+    if (o.compare) return run_compare(argv, n_args);
+    if (n_args != 0) return cli_usage_error(&cli_bench, "two files are for --compare");
     if (!parse_lengths(o.prefill, l.prefill, &l.n_prefill) ||
         !parse_lengths(o.decode, l.decode, &l.n_decode))
         return cli_usage_error(&cli_bench,
@@ -573,6 +630,8 @@ static int cmd_bench(int argc, char **argv)
     if (st == CALLA_OK && o.json != NULL) st = write_json(&b, &err);
     if (st == CALLA_OK && o.csv != NULL) st = write_csv(&b, &err);
     calla_engine_destroy(b.e);
+    for (uint32_t i = 0; i < b.n_results; i++)
+        mem_free(b.results[i].seconds);
     mem_free(b.ids);
     mem_free(b.logits);
     return st == CALLA_OK ? CLI_OK : cli_fail(&cli_bench, &err);

@@ -1,0 +1,63 @@
+#!/bin/sh
+# calla bench: results as JSON, and --compare on made-up results with known differences.
+set -u
+. tests/cli/lib.sh
+
+run bench -m models/nano --backend cpu --prefill 32 --decode 16 --reps 3 --steps 4 --json "$tmp/r" --csv "$tmp/c"
+is 'bench: exit code' 0 "$rc"
+is 'bench: model' '"nano"' "\"$("$tools/jsonget" model <"$tmp/r")\""
+is 'bench: prefill' 3 "$(sed -n 's/.*prefill.*"seconds": \[\(.*\)\].*/\1/p' "$tmp/r" | tr ',' '\n' | wc -l | tr -d ' ')"
+is 'bench: CSV' 3 "$(wc -l <"$tmp/c" | tr -d ' ')"
+run bench --compare "$tmp/r" "$tmp/r"
+is 'one run with itself: exit code' 0 "$rc"
+has 'one run with itself' '1.000' "$out"
+has 'one run with itself' 'fewer than three pairs' "$out"
+
+# results FACTOR SEED: a run of 20 prefills and 20 steps with 1 % of noise, FACTOR times as long.
+# Both sides of pair SEED share a drift of up to 10 %.
+results() {
+    awk -v f="$1" -v seed="$2" -v own="$3" '
+    function noise() { x = (x * 16807) % 2147483647; return x / 2147483647 - 0.5 }
+    function list(t,  i, s) { for (i = 0; i < 20; i++) s = s (i ? ", " : "") t * f * drift * (1 + 0.02 * noise()); return s }
+    BEGIN {
+        x = seed * 7919 + 1; noise(); drift = 1 + 0.2 * noise(); x = x + own * 104729; noise(); noise()
+        printf "{\"results\": [{\"kind\": \"prefill\", \"tokens\": 512, \"seconds\": [%s]},\n", list(0.1)
+        printf " {\"kind\": \"decode\", \"tokens\": 256, \"seconds\": [%s]}]}\n", list(0.002)
+    }'
+}
+a='' b='' slow='' fast=''
+for i in 1 2 3 4 5 6; do
+    results 1 $i 1 >"$tmp/a$i"
+    results 1 $i 2 >"$tmp/b$i"
+    results 1.05 $i 3 >"$tmp/s$i"
+    results 0.95 $i 4 >"$tmp/f$i"
+    a=$a,$tmp/a$i b=$b,$tmp/b$i slow=$slow,$tmp/s$i fast=$fast,$tmp/f$i
+done
+run bench --compare "${a#,}" "${b#,}"
+is 'equal: exit code' 0 "$rc"
+is 'equal: rows' 2 "$(grep -c 'no difference shown' "$tmp/out")"
+run bench --compare "${a#,}" "${slow#,}"
+is '5 % slower: exit code' 1 "$rc"
+is '5 % slower: rows' 2 "$(grep -c 'slower$' "$tmp/out")"
+run bench --compare "${a#,}" "${fast#,}"
+is '5 % faster: exit code' 0 "$rc"
+is '5 % faster: rows' 2 "$(grep -c 'faster$' "$tmp/out")"
+# One run of each: 5 % is more than runs are allowed to differ, where they share their drift.
+run bench --compare "$tmp/a1" "$tmp/b1"
+is 'one pair, equal: exit code' 0 "$rc"
+run bench --compare "$tmp/a1" "$tmp/s1"
+is 'one pair, slower: exit code' 1 "$rc"
+
+refuses 1 'found 2 and 1' bench --compare "$tmp/a1,$tmp/a2" "$tmp/b1"
+refuses 2 'takes two files' bench --compare "$tmp/a1"
+refuses 2 'for --compare' bench "$tmp/a1" "$tmp/a2"
+refuses 1 'cannot open' bench --compare "$tmp/none" "$tmp/b1"
+echo '{"a": 1}' >"$tmp/other"
+refuses 1 'expected what calla bench' bench --compare "$tmp/a1" "$tmp/other"
+echo '{"results": [{"kind": "decode", "tokens": 9, "seconds": [-1]}]}' >"$tmp/other"
+run bench --compare "$tmp/other" "$tmp/other"
+is 'nothing in common: exit code' 1 "$rc"
+# Two of the same program are not told apart by being run.
+out=$(sh bench/ab.sh "$calla" "$calla" 1 -m models/nano --backend cpu --prefill '' --decode 16 --steps 4)
+has 'ab.sh' 'decode        16' "$out"
+finish
