@@ -116,10 +116,17 @@ static void take_tasks(pool *p, uint32_t i_thread)
     const pool_fn fn = p->fn;
     void *const ctx = p->ctx;
     const uint32_t n_tasks = p->n_tasks;
-    for (;;) {
-        const uint32_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (i >= n_tasks) return;
-        fn(ctx, i, i_thread);
+    const uint32_t share = 2 * p->n_threads;
+    uint32_t i = atomic_load_explicit(&p->next, memory_order_relaxed);
+    while (i < n_tasks) {
+        /* a run of neighbours, ever fewer: data read in order, and all end at the same time */
+        const uint32_t n = (n_tasks - i) / share > 0 ? (n_tasks - i) / share : 1;
+        if (!atomic_compare_exchange_weak_explicit(&p->next, &i, i + n, memory_order_relaxed,
+                                                   memory_order_relaxed))
+            continue;
+        for (uint32_t k = 0; k < n; k++)
+            fn(ctx, i + k, i_thread);
+        i = atomic_load_explicit(&p->next, memory_order_relaxed);
     }
 }
 

@@ -36,7 +36,8 @@ static const cli_option options[] = {
     CLI_OPT_FLAG(0, "ablate", bench_options, ablate, 1,
                  "the gain of each mechanism: with it and without it, alternating"),
     CLI_OPT_TEXT(0, "only", bench_options, only, "A,B,...", "these mechanisms of --ablate"),
-    CLI_OPT_FLAG(0, "profile", bench_options, profile, 1, "the time of each kernel, timed alone"),
+    CLI_OPT_FLAG(0, "profile", bench_options, profile, 1,
+                 "the time of each kernel, timed alone; on a CPU of each step, as it runs"),
     CLI_OPT_FLAG(
         0, "compare", bench_options, compare, 1,
         "measure nothing: compare the results A with B, files of --json or lists \"A1,A2\""),
@@ -60,7 +61,7 @@ const cli_command cli_bench = {
     .about = "Measures prefill and decode at several lengths with pseudo-random tokens, and says\n"
              "what share of the memory's bandwidth decode uses. On a GPU, --ablate measures what\n"
              "each mechanism is worth, beside the figures of the article that this engine\n"
-             "follows, and --profile times each kernel alone. --compare A B says for each\n"
+             "follows. --profile divides the time. --compare A B says for each\n"
              "measurement whether B's speed differs from A's, with a 99 % interval for the whole\n"
              "table; three pairs of alternating runs or more show what differs between runs. It\n"
              "exits with 1 when something is slower.\n",
@@ -390,12 +391,11 @@ static calla_status profile_step(bench *b, bool prefill, uint32_t n_tokens, uint
     static profile p;
     p = (profile){.n_rows = 0};
     if (b->ex->ops->profile == NULL)
-        return err_set(err, CALLA_ERR_UNSUPPORTED, "--profile needs a GPU backend, found %s",
-                       b->ex->ops->name);
+        return err_set(err, CALLA_ERR_UNSUPPORTED, "%s cannot be profiled", b->ex->ops->name);
     const calla_status st =
         b->ex->ops->profile(b->ex, prefill, n_tokens, n_ctx, add_stage, &p, err);
     if (st != CALLA_OK) return st;
-    printf("%s of %u tokens at %u: %u kernels, %u stages, %.1f us when each runs alone\n",
+    printf("%s of %u tokens at %u: %u kernels, %u stages, %.1f us together\n",
            prefill ? "prefill" : "decode", n_tokens, n_ctx, p.n_kernels, p.n_stages,
            p.seconds * 1e6);
     printf("  %-16s %-26s %6s %10s %7s %9s %9s\n", "step", "kernel", "times", "us each", "share",

@@ -273,19 +273,26 @@ static void attend(attn_ctx *c)
     c->tile_tokens = ATTN_TILE_ROWS / c->group;
     for (uint32_t i = 0; i < ex->n_segs; i++)
         n_tiles += seg_tiles(c, i) * ex->shape->n_kv_heads;
-    for (uint32_t t = 0; t < ex->n_tokens; t++)
-        if (ex->tokens[t].pos + 1 > max_end) max_end = ex->tokens[t].pos + 1;
+    cpu_step step = {.label = "attention"};
+    for (uint32_t t = 0; t < ex->n_tokens; t++) {
+        const uint32_t end = ex->tokens[t].pos + 1;
+        if (end > max_end) max_end = end;
+        step.flops += 4.0 * end * shape_q_width(ex->shape);
+    }
+    for (uint32_t i = 0; i < ex->n_segs; i++)
+        step.bytes += 2.0 * shape_kv_width(ex->shape) * (double)ex->segs[i].seq->elem_bytes *
+                      (ex->segs[i].seq->n_tokens + ex->segs[i].n_tokens);
     const uint32_t n_spans = (max_end + ATTN_SPAN - 1) / ATTN_SPAN;
     const uint64_t n_one = (uint64_t)ex->n_tokens * ex->shape->n_kv_heads; /* 1-token tiles */
     const bool divide = n_spans > 1 && n_one == n_tiles && n_tiles % ex->n_threads != 0 &&
                         n_one * n_spans * c->group <= ex->part_rows;
     if (!divide) {
-        pool_run(ex->pool, tile_task, c, n_tiles);
+        cpu_run(ex, step, tile_task, c, n_tiles);
         return;
     }
     c->n_spans = n_spans;
-    pool_run(ex->pool, part_task, c, n_tiles * n_spans);
-    pool_run(ex->pool, merge_task, c, n_tiles);
+    cpu_run(ex, step, part_task, c, n_tiles * n_spans);
+    cpu_run(ex, (cpu_step){.label = "attention merge"}, merge_task, c, n_tiles);
 }
 
 void attention_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_full)
@@ -297,11 +304,11 @@ void attention_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_full)
         {&lw->k, rows_c(&ex->xn), rows_c(&ex->xp), ex->k.p, n},
         {&lw->v, rows_c(&ex->xn), rows_c(&ex->xp), ex->v.p, n},
     };
-    linear_run(ex, in, 3);
+    linear_run(ex, "attention in", in, 3);
     attn_ctx c = {
         .ex = ex, .lw = lw, .i_full = i_full, .group = ex->shape->n_heads / ex->shape->n_kv_heads};
-    pool_run(ex->pool, prepare_task, &c, n);
+    cpu_run(ex, (cpu_step){.label = "attention q k v"}, prepare_task, &c, n);
     attend(&c);
     const linear_job out = {&lw->o, rows_c(&ex->mix), rows_c(&ex->mixp), ex->xn.p, n};
-    linear_run(ex, &out, 1);
+    linear_run(ex, "attention out", &out, 1);
 }

@@ -58,6 +58,8 @@ typedef struct cpu_exec {
     pool *pool;
     uint32_t n_threads, chunk;
     calla_kv_type kv_type;
+    exec_stage_fn stage; /* NULL: nobody listens */
+    void *stage_user;
     exec_tap_fn tap; /* NULL: none */
     void *tap_user;
     calla_precision precision;
@@ -120,6 +122,21 @@ static inline void prep_cols(const cpu_exec *ex, const float *x, uint32_t col, u
     ex->prep(x, n, (uint8_t *)row + (size_t)(col / MODEL_QUANT_GROUP) * ex->prep_bytes);
 }
 
+/* One step of the forward pass: n_tasks over all threads. What it must move through memory and
+ * compute is told to `stage` with the time it took; label names it. */
+typedef struct cpu_step {
+    const char *label;
+    double bytes, flops;
+} cpu_step;
+void cpu_run(cpu_exec *ex, cpu_step step, pool_fn fn, void *ctx, uint32_t n_tasks);
+
+/* Bytes of codes, scales and biases. */
+static inline double matrix_bytes(const matrix *w)
+{
+    const double params = w->scales == NULL ? 0.0 : 4.0 / MODEL_QUANT_GROUP;
+    return (double)w->rows * ((double)w->row_bytes + (double)w->cols * params);
+}
+
 /* y = W x for n_tokens rows; xp is x prepared for Q4 matrices (unused otherwise). */
 typedef struct linear_job {
     const matrix *w;
@@ -131,7 +148,7 @@ typedef struct linear_job {
 #define LINEAR_JOBS_MAX 4u
 
 /* Runs the jobs side by side over all threads. */
-void linear_run(cpu_exec *ex, const linear_job *jobs, uint32_t n_jobs);
+void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_t n_jobs);
 /* One job on the calling thread, rows [row0, row1). */
 void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
                  float *scratch);
@@ -152,6 +169,10 @@ void norm_token(const cpu_exec *ex, uint32_t t, const float *w);
 /* Per-thread scratch of the attention tiles, and rows of partial results for divided spans. */
 size_t attention_scratch_floats(const model_shape *s);
 uint32_t attention_part_rows(const model_shape *s);
+
+/* exec_ops.profile: one step on a sequence of n_ctx made-up tokens. */
+calla_status cpu_profile(executor *base, bool prefill, uint32_t n_tokens, uint32_t n_ctx,
+                         exec_stage_fn fn, void *user, calla_error *err);
 
 calla_status cpu_forward(cpu_exec *ex, const exec_segment *segs, uint32_t n_segs, calla_error *err);
 

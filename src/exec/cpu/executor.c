@@ -389,6 +389,7 @@ static const exec_ops ops = {
     .seq_reset = op_seq_reset,
     .run = op_run,
     .tap = op_tap,
+    .profile = cpu_profile,
     .seq_image_bytes = op_image_bytes,
     .seq_save = op_seq_save,
     .seq_load = op_seq_load,

@@ -54,7 +54,7 @@ static void layers(cpu_exec *ex)
     const layer_weights *l = ex->weights->layers;
     uint32_t i_gdn = 0, i_full = 0;
     forward_ctx c = {ex, l[0].input_norm};
-    pool_run(ex->pool, embed_task, &c, ex->n_tokens);
+    cpu_run(ex, (cpu_step){.label = "embed, norm"}, embed_task, &c, ex->n_tokens);
     show(ex, 0, EXEC_POINT_EMBED);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         if (shape_is_full(s, i))
@@ -62,7 +62,7 @@ static void layers(cpu_exec *ex)
         else
             gdn_block(ex, i, i_gdn++);
         c.norm = l[i].post_norm;
-        pool_run(ex->pool, residual_task, &c, ex->n_tokens);
+        cpu_run(ex, (cpu_step){.label = "residual, norm"}, residual_task, &c, ex->n_tokens);
         show(ex, i, EXEC_POINT_MIX);
         moe_block(ex, i, i + 1 < s->n_layers ? l[i + 1].input_norm : NULL);
         show(ex, i, EXEC_POINT_EXPERTS);
@@ -88,7 +88,7 @@ static void logits(cpu_exec *ex)
     if (n == 0) return;
     const linear_job job = {&ex->weights->lm_head, (const float *const *)ex->slot_x,
                             (const float *const *)ex->slot_xp, ex->logit_y, n};
-    linear_run(ex, &job, 1);
+    linear_run(ex, "lm_head", &job, 1);
 }
 
 /* Checks the call and lays out the batch; nothing is changed on failure. */

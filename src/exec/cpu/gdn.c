@@ -115,9 +115,11 @@ void gdn_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_gdn)
         {&lw->in_b, rows_c(&ex->xn), rows_c(&ex->xp), ex->b.p, n},
         {&lw->in_a, rows_c(&ex->xn), rows_c(&ex->xp), ex->a.p, n},
     };
-    linear_run(ex, in, 4);
+    linear_run(ex, "gdn in", in, 4);
     gdn_ctx c = {ex, lw, i_gdn};
-    pool_run(ex->pool, gdn_task, &c, ex->n_segs * ex->shape->gdn_k_heads);
+    const double state = (double)ex->shape->gdn_v_heads * GDN_STATE_FLOATS;
+    const cpu_step scan = {"gdn scan", 2.0 * state * sizeof(float) * ex->n_segs, 7.0 * state * n};
+    cpu_run(ex, scan, gdn_task, &c, ex->n_segs * ex->shape->gdn_k_heads);
     const linear_job out = {&lw->gdn_out, rows_c(&ex->mix), rows_c(&ex->mixp), ex->xn.p, n};
-    linear_run(ex, &out, 1);
+    linear_run(ex, "gdn out", &out, 1);
 }

@@ -51,14 +51,19 @@ static void linear_task(void *p, uint32_t i_task, uint32_t i_thread)
                 thread_scratch(c->ex, i_thread));
 }
 
-void linear_run(cpu_exec *ex, const linear_job *jobs, uint32_t n_jobs)
+void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_t n_jobs)
 {
+    cpu_step step = {.label = label};
     linear_ctx c = {.ex = ex, .jobs = jobs, .n_jobs = n_jobs};
     uint64_t total = 0;
-    for (uint32_t j = 0; j < n_jobs; j++)
-        total += jobs[j].w->rows;
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        const matrix *w = jobs[j].w;
+        total += w->rows;
+        step.bytes += matrix_bytes(w);
+        step.flops += 2.0 * w->rows * w->cols * jobs[j].n_tokens;
+    }
     c.task_rows = linear_task_rows(ex, total, MATMUL_STRIP_ROWS);
     for (uint32_t j = 0; j < n_jobs; j++)
         c.first_task[j + 1] = c.first_task[j] + (jobs[j].w->rows + c.task_rows - 1) / c.task_rows;
-    pool_run(ex->pool, linear_task, &c, c.first_task[n_jobs]);
+    cpu_run(ex, step, linear_task, &c, c.first_task[n_jobs]);
 }

@@ -5,9 +5,9 @@
  * goes on over the low one. Sums of integers are exact, so the two ways below agree by themselves;
  * what is rounded, the chain over the groups, has outputs in lanes in both.
  *
- * one    one token. A load holds two groups of a row; a row's sums lie in the lanes of one vector
- *        and a tree of additions brings those of 16 rows into one: 178 operations on two ports for
- *        16 x 128 weights (8 bits: 130).
+ * one    one token. Codes are read in the order of memory, which the hardware's prefetcher follows:
+ *        a load holds two groups of a row. A tree of additions brings the sums of 16 loads into
+ *        two vectors; those of 16 rows are transposed for the chain.
  * strip  more tokens. 32 rows are unpacked into scratch, their words transposed: lanes are rows, a
  *        token's word is broadcast to them, 2 x 6 sums in registers.
  */
@@ -20,8 +20,7 @@
 #define GROUP       MODEL_QUANT_GROUP
 #define GROUP_BYTES (GROUP / 2)
 #define LANES       16u
-/* Bytes of codes between use and prefetch: 16 rows at once are 16 streams, which the hardware does
- * not follow. Running past the end of the matrix is harmless. */
+/* Bytes of codes between use and prefetch. Running past the end of the matrix is harmless. */
 #define AHEAD 8192u
 
 static ATTR_INLINE uint32_t least(uint32_t a, uint32_t b)
@@ -123,95 +122,126 @@ static ATTR_INLINE __m512i pairs(__m512i a, __m512i b)
                             _mm512_castps_si512(_mm512_shuffle_ps(af, bf, 0xdd)));
 }
 
-/* A token's two groups, even columns and odd ones; the second may be absent (zero). */
-typedef struct x_pair {
-    __m512i v[2][2]; /* [plane][even, odd] */
-} x_pair;
-
-static ATTR_INLINE x_pair x_load(const uint8_t *x, uint32_t n_planes, bool two)
+/* What a pair of groups of a token holds, by plane, even columns before odd ones: lanes 0 .. 7 the
+ * first group, 8 .. 15 the second. Pairs go round: a run of 16 from any of them is contiguous. */
+static ATTR_INLINE void x_arrange(const uint8_t *x, uint32_t n_planes, uint32_t n_pairs,
+                                  uint8_t *out)
 {
-    x_pair p;
-    const uint8_t *next = x + prep_bytes(n_planes);
-    UNROLLED (i, n_planes)
-        UNROLLED (j, 2) {
-            const size_t off = i * GROUP + j * GROUP_BYTES;
-            p.v[i][j] = _mm512_zextsi256_si512(_mm256_loadu_si256((const void *)(x + off)));
-            if (two)
-                p.v[i][j] = _mm512_inserti64x4(p.v[i][j],
-                                               _mm256_loadu_si256((const void *)(next + off)), 1);
+    const uint32_t step = prep_bytes(n_planes);
+    for (uint32_t i = 0; i < n_pairs + LANES - 1; i++) {
+        const uint8_t *first = x + (size_t)(i % n_pairs) * 2 * step;
+        UNROLLED (j, 2 * n_planes) {
+            const __m256i a = _mm256_loadu_si256((const void *)(first + j * GROUP_BYTES));
+            const __m256i b = _mm256_loadu_si256((const void *)(first + step + j * GROUP_BYTES));
+            _mm256_store_si256((void *)(out + j * 64), a);
+            _mm256_store_si256((void *)(out + j * 64 + GROUP_BYTES), b);
         }
-    return p;
+        out += 2 * n_planes * 64;
+    }
 }
 
-/* Sums of one row: lanes 0 .. 7 of the first group, 8 .. 15 of the second. */
-static ATTR_INLINE __m512i row_sums(const uint8_t *code, __mmask8 m, const x_pair *x,
-                                    uint32_t n_planes)
+/* Sums of one pair of groups of a row, by lanes as in x. */
+static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint32_t n_planes)
 {
-    const __m512i c = _mm512_maskz_loadu_epi64(m, code), nibble = _mm512_set1_epi8(15);
+    const __m512i c = _mm512_loadu_si512(code), nibble = _mm512_set1_epi8(15);
     const __m512i even = _mm512_and_si512(c, nibble);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(c, 4), nibble);
     __m512i s = _mm512_setzero_si512();
     UNROLLED (i, n_planes) {
         if (i > 0) s = _mm512_slli_epi32(s, 8);
-        s = _mm512_dpbusd_epi32(s, even, x->v[i][0]);
-        s = _mm512_dpbusd_epi32(s, odd, x->v[i][1]);
+        s = _mm512_dpbusd_epi32(s, even, _mm512_load_si512(x + i * 128));
+        s = _mm512_dpbusd_epi32(s, odd, _mm512_load_si512(x + i * 128 + 64));
     }
     return s;
 }
 
-/* Sums of 16 rows for two groups: sum[0], sum[1], lanes are rows. */
-static ATTR_INLINE void rows_sums(const rows16 *r, size_t off, __mmask8 m, const x_pair *x,
-                                  uint32_t n_planes, __m512i sum[2])
+/* Sums of 16 pairs of groups, which lie together: of their first groups, of their second ones. */
+static ATTR_INLINE void run_sums(const uint8_t *code, const uint8_t *x, uint32_t n_planes,
+                                 int32_t *first, int32_t *second)
 {
     __m512i q[4];
     UNROLLED (i, 4) {
         __m512i s[4];
-        UNROLLED (j, 4)
-            s[j] = row_sums(r->code[4 * i + j] + off, m, x, n_planes);
+        UNROLLED (j, 4) {
+            const uint32_t at = 4 * i + j;
+            _mm_prefetch((const char *)code + AHEAD + at * 64, _MM_HINT_T1);
+            s[j] = pair_sums(code + at * 64, x + at * n_planes * 128, n_planes);
+        }
         q[i] = pairs(pairs(s[0], s[1]), pairs(s[2], s[3]));
     }
-    /* q[i]: 128-bit lanes 0, 1: halves of rows 4 i .. of the first group; 2, 3: of the second */
+    /* q[i], in 128-bit lanes: two halves of the first groups of pairs 4 i .., two of the second */
     const __m512i a = _mm512_add_epi32(_mm512_shuffle_i32x4(q[0], q[1], 0x88),
                                        _mm512_shuffle_i32x4(q[0], q[1], 0xdd));
     const __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(q[2], q[3], 0x88),
                                        _mm512_shuffle_i32x4(q[2], q[3], 0xdd));
-    sum[0] = _mm512_shuffle_i32x4(a, b, 0x88);
-    sum[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    _mm512_store_si512(first, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_store_si512(second, _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-static ATTR_INLINE void one_rows(uint32_t n_planes, const matrix *w, uint32_t row, uint32_t n_rows,
-                                 const uint8_t *x, float *y)
+/* Scratch of one token. */
+typedef struct one {
+    const uint8_t *x, *arranged;
+    int32_t *sum[2]; /* [16 rows][n_pairs], first and second groups */
+    uint32_t n_pairs;
+} one;
+
+/* The chain over the groups, rows in lanes; meanwhile the codes from `next` on are fetched, so that
+ * memory does not wait. */
+static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const rows16 *r,
+                                    const uint8_t *next)
 {
     ATTR_ALIGNED(64) float scale[LANES][LANES];
     ATTR_ALIGNED(64) float bias[LANES][LANES];
-    const uint32_t n_groups = w->cols / GROUP, step = prep_bytes(n_planes);
-    const rows16 r = rows_at(w, row, n_rows);
-    const uint8_t *ahead = r.code[0] + AHEAD;
-    __m512 sum = _mm512_setzero_ps();
-    for (uint32_t g = 0; g < n_groups; g += 2, x += 2 * (size_t)step) {
-        const bool two = g + 1 < n_groups;
-        __m512i s[2];
-        if (g % LANES == 0) {
-            params16(r.scale, g, least(n_groups - g, LANES), scale);
-            params16(r.bias, g, least(n_groups - g, LANES), bias);
-            UNROLLED (i, LANES) { /* the next rows' */
-                _mm_prefetch((const char *)r.scale[i] + g * 2 + LANES * 2 * n_groups, _MM_HINT_T0);
-                _mm_prefetch((const char *)r.bias[i] + g * 2 + LANES * 2 * n_groups, _MM_HINT_T0);
-            }
-        }
-        UNROLLED (i, LANES)
-            _mm_prefetch((const char *)ahead + (size_t)g * (GROUP_BYTES * LANES) + i * 64,
-                         _MM_HINT_T0);
-        const x_pair xp = x_load(x, n_planes, two);
-        rows_sums(&r, (size_t)g * GROUP_BYTES, two ? 0xff : 0x0f, &xp, n_planes, s);
-        UNROLLED (i, 2) {
-            if (i == 1 && !two) break;
-            sum = group_add(sum, s[i], _mm512_load_ps(scale[g % LANES + i]),
-                            _mm512_load_ps(bias[g % LANES + i]), x_param(x + i * step, n_planes, 0),
-                            x_param(x + i * step, n_planes, 1));
+    const uint32_t step = prep_bytes(n_planes);
+    const uint8_t *x = o->x, *at[2][LANES];
+    UNROLLED (i, LANES) {
+        at[0][i] = (const uint8_t *)(o->sum[0] + i * o->n_pairs);
+        at[1][i] = (const uint8_t *)(o->sum[1] + i * o->n_pairs);
+    }
+    __m512 y = _mm512_setzero_ps();
+    for (uint32_t p = 0; p < o->n_pairs; p += 8) {
+        const uint32_t n = least(o->n_pairs - p, 8);
+        __m512i word[2][8];
+        words16(at[0], (size_t)p * 4, n * 4, word[0]);
+        words16(at[1], (size_t)p * 4, n * 4, word[1]);
+        params16(r->scale, 2 * p, 2 * n, scale);
+        params16(r->bias, 2 * p, 2 * n, bias);
+        UNROLLED (i, LANES) {
+            if (i / 2 == n) break;
+            _mm_prefetch((const char *)next + p * 128 + i * 64, _MM_HINT_T1);
+            y = group_add(y, word[i % 2][i / 2], _mm512_load_ps(scale[i]), _mm512_load_ps(bias[i]),
+                          x_param(x, n_planes, 0), x_param(x, n_planes, 1));
+            x += step;
         }
     }
-    _mm512_mask_storeu_ps(y + row, r.mask, sum);
+    return y;
+}
+
+/* Whole blocks of 16 rows of [row0, row1); the first row that is left. */
+static ATTR_INLINE uint32_t one_rows(uint32_t n_planes, const matrix *w, uint32_t row0,
+                                     uint32_t row1, const float *x, float *y, float *scratch)
+{
+    one o = {.x = (const uint8_t *)x, .n_pairs = w->cols / GROUP / 2};
+    uint8_t *const arranged = (uint8_t *)scratch;
+    o.arranged = arranged;
+    o.sum[0] = (int32_t *)(void *)(arranged + (o.n_pairs + LANES - 1) * (size_t)n_planes * 128);
+    o.sum[1] = o.sum[0] + LANES * o.n_pairs;
+    x_arrange(o.x, n_planes, o.n_pairs, arranged);
+    uint32_t row = row0;
+    for (; row + LANES <= row1; row += LANES) {
+        const uint8_t *code = w->data + row * w->row_bytes;
+        const size_t param = (size_t)(row + LANES) * o.n_pairs * 4; /* of the next rows */
+        for (uint32_t i = 0, p = 0; i < o.n_pairs; i++, p = (p + LANES) % o.n_pairs) {
+            _mm_prefetch((const char *)w->scales + param + (size_t)i * 64, _MM_HINT_T0);
+            _mm_prefetch((const char *)w->biases + param + (size_t)i * 64, _MM_HINT_T0);
+            run_sums(code + (size_t)i * LANES * 64, arranged + (size_t)p * n_planes * 128, n_planes,
+                     o.sum[0] + i * LANES, o.sum[1] + i * LANES);
+        }
+        const rows16 r = rows_at(w, row, LANES);
+        _mm512_storeu_ps(y + row,
+                         one_chain(n_planes, &o, &r, code + o.n_pairs * LANES * 64 + AHEAD));
+    }
+    return row;
 }
 
 /* ---- Strips ---- */
@@ -377,11 +407,10 @@ static ATTR_INLINE void matmul(uint32_t n_planes, const matrix *w, uint32_t row0
                                const float *const *x, uint32_t n_tokens, float *const *y,
                                float *scratch)
 {
-    if (n_tokens > 1)
-        strips(n_planes, w, row0, row1, x, n_tokens, y, scratch);
-    else
-        for (uint32_t row = row0; row < row1 && n_tokens == 1; row += LANES)
-            one_rows(n_planes, w, row, least(row1 - row, LANES), (const uint8_t *)x[0], y[0]);
+    /* codes of one row after the other, in whole vectors */
+    if (n_tokens == 1 && w->cols % (2 * GROUP) == 0 && w->row_bytes == w->cols / 2)
+        row0 = one_rows(n_planes, w, row0, row1, x[0], y[0], scratch);
+    strips(n_planes, w, row0, row1, x, n_tokens, y, scratch);
 }
 
 void avx512_matmul_i16(const matrix *w, uint32_t row0, uint32_t row1, const float *const *x,

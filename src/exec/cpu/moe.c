@@ -156,17 +156,25 @@ void moe_block(cpu_exec *ex, uint32_t i_layer, const float *next_norm)
         {&lw->router, rows_c(&ex->xn), rows_c(&ex->xp), ex->logits.p, n},
         {&lw->shared_router, rows_c(&ex->xn), rows_c(&ex->xp), ex->shared_logit.p, n},
     };
-    linear_run(ex, in, 2);
+    linear_run(ex, "router", in, 2);
     moe_ctx c = {.ex = ex, .lw = lw, .next_norm = next_norm};
-    pool_run(ex->pool, route_task, &c, n);
+    cpu_run(ex, (cpu_step){.label = "top experts"}, route_task, &c, n);
     group_tokens(ex, lw);
 
+    cpu_step act = {.label = "experts gate, up"}, down = {.label = "experts down"};
+    for (uint32_t i = 0; i < ex->n_groups; i++) {
+        const moe_group *g = &ex->groups[i];
+        act.bytes += matrix_bytes(&g->gate) + matrix_bytes(&g->up);
+        act.flops += 4.0 * g->gate.rows * g->gate.cols * g->n;
+        down.bytes += matrix_bytes(&g->down);
+        down.flops += 2.0 * g->down.rows * g->down.cols * g->n;
+    }
     c.shared_tasks = s->shared_width / ACT_ROWS;
     c.expert_tasks = s->expert_width / ACT_ROWS;
-    pool_run(ex->pool, act_task, &c, c.shared_tasks + (ex->n_groups - 1) * c.expert_tasks);
+    cpu_run(ex, act, act_task, &c, c.shared_tasks + (ex->n_groups - 1) * c.expert_tasks);
 
     c.task_rows = linear_task_rows(ex, (uint64_t)ex->n_groups * s->hidden, MATMUL_STRIP_ROWS);
     c.shared_tasks = c.expert_tasks = (s->hidden + c.task_rows - 1) / c.task_rows;
-    pool_run(ex->pool, down_task, &c, ex->n_groups * c.expert_tasks);
-    pool_run(ex->pool, combine_task, &c, n);
+    cpu_run(ex, down, down_task, &c, ex->n_groups * c.expert_tasks);
+    cpu_run(ex, (cpu_step){.label = "sum of experts"}, combine_task, &c, n);
 }
