@@ -23,6 +23,7 @@
     X(models) \
     X(rm) \
     X(config) \
+    X(doctor) \
     X(completion) \
     X(bench) \
     X(tokenize) \
@@ -163,6 +164,12 @@ int cli_explain(const cli_command *cmd, int argc, char **argv);
 void cli_env_name(const cli_option *o, char *buf, size_t size);
 /* What the configuration file says of the model for all commands, or NULL. */
 const char *cli_config_model(void);
+/* What environment and configuration say of an option, or NULL. */
+const char *cli_lookup(const cli_command *cmd, const char *name);
+/* Is the configuration file all right? What is wrong is told in the name of cmd. */
+typedef enum cli_config_state { CLI_CONFIG_NONE, CLI_CONFIG_GOOD, CLI_CONFIG_BAD } cli_config_state;
+cli_config_state cli_check_config(const cli_command *cmd);
+const char *cli_config_path(void); /* after one of these */
 
 /* `calla NAME --help`, and the same as a subsection of the manual page (`make man`). */
 void cli_print_help(const cli_command *cmd, FILE *out);

@@ -31,7 +31,9 @@ static void name_unknown(void)
     static const char *const others[] = {"CALLA_CONFIG", "CALLA_MODELS", "CALLA_MODEL"};
     for (char **e = environ; *e; e++) {
         const size_t n = strcspn(*e, "=");
-        bool known = strncmp(*e, "CALLA_", 6) != 0;
+        /* The last two are for those who work on calla: exec/gpu/device.h. */
+        bool known = strncmp(*e, "CALLA_", 6) != 0 || !strncmp(*e, "CALLA_METAL_", 12) ||
+                     !strncmp(*e, "CALLA_KERNEL_DIR", 16);
         for (size_t i = 0; i < sizeof others / sizeof *others; i++)
             known = known || (strlen(others[i]) == n && !strncmp(*e, others[i], n));
         for (const cli_command *const *c = cli_commands; !known && *c; c++) {

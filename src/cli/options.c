@@ -392,14 +392,46 @@ static int configure(const cli_command *cmd, const char *given_path, void *value
     return rc >= 0 ? rc : apply_environment(cmd, values);
 }
 
-const char *cli_config_model(void)
+static const char *find_entry(const char *section, const char *key)
 {
     if (!config.path && config_open(&config, NULL, NULL) != CALLA_OK) return NULL;
-    const char *model = NULL;
     for (size_t i = 0; i < config.n; i++)
-        if (!config.entries[i].section[0] && !strcmp(config.entries[i].key, "model"))
-            model = config.entries[i].value;
-    return model;
+        if (!strcmp(config.entries[i].section, section) && !strcmp(config.entries[i].key, key))
+            return config.entries[i].value;
+    return NULL;
+}
+
+const char *cli_config_model(void)
+{
+    return find_entry("", "model");
+}
+
+const char *cli_lookup(const cli_command *cmd, const char *name)
+{
+    char variable[64];
+    const cli_option o = {.name = name};
+    cli_env_name(&o, variable, sizeof variable);
+    const char *value = getenv(variable);
+    if (value && *value) return value;
+    value = find_entry(cmd->name, name);
+    return value ? value : find_entry("", name);
+}
+
+cli_config_state cli_check_config(const cli_command *cmd)
+{
+    calla_error err;
+    if (!config.path && config_open(&config, NULL, &err) != CALLA_OK) {
+        cli_error(cmd, "%s", err.message);
+        return CLI_CONFIG_BAD;
+    }
+    for (size_t i = 0; i < config.n; i++)
+        if (check_entry(cmd, config.path, &config.entries[i]) >= 0) return CLI_CONFIG_BAD;
+    return config.found ? CLI_CONFIG_GOOD : CLI_CONFIG_NONE;
+}
+
+const char *cli_config_path(void)
+{
+    return config.path ? config.path : "?";
 }
 
 /* ---- What is in force --------------------------------------------------------------------- */
