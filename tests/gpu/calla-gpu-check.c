@@ -29,9 +29,9 @@ typedef struct options {
 
 static const char usage[] =
     "usage: calla-gpu-check [options]\n"
-    "  --device simt|cuda|msl\n"
+    "  --device simt|cuda|metal|msl\n"
     "                      default simt; msl: Metal's texts on the emulator\n"
-    "  --rung N            of msl: the kind of matrix tiles, 0 (scalar) to 3, default 0\n"
+    "  --rung N            of metal, msl: the kind of matrix tiles, 0 (scalar) to 3, default 0\n"
     "  --only TEXT,...     cases whose name contains a TEXT, or is NAME for =NAME\n"
     "  --seed N            default 1; values, shapes and the emulator's schedule\n"
     "  --draws N           draws a case, default 3\n"
@@ -54,13 +54,17 @@ static void open_device(check *c, const options *o, uint64_t schedule)
         st = gpu_simt_create(&c->dev, &simt, &err);
     else if (strcmp(o->device, "cuda") == 0)
         st = gpu_cuda_create(&c->dev, 0, &err);
+    else if (strcmp(o->device, "metal") == 0)
+        st = gpu_metal_create(
+            &c->dev, &(gpu_metal_options){.max_rung = (int32_t)o->rung, .trust = true}, &err);
     else if (strcmp(o->device, "msl") == 0)
         st = simt_device_create(&c->dev, &(gpu_simt_options){.check = false},
                                 msl_table((metal_rung)o->rung), &err);
     else
         st = err_set(&err, CALLA_ERR_UNSUPPORTED, "no driver \"%s\" in this build", o->device);
-    c->metal = strcmp(o->device, "msl") == 0;
-    c->codes = c->metal && o->rung == METAL_RUNG_TENSOR4 && msl_has_rungs;
+    const bool device = strcmp(o->device, "metal") == 0;
+    c->metal = device || strcmp(o->device, "msl") == 0;
+    c->codes = c->metal && o->rung == METAL_RUNG_TENSOR4 && (device || msl_has_rungs);
     if (st == CALLA_OK) st = recorder_create(&c->rec, c->dev, &err);
     if (st != CALLA_OK) {
         fprintf(stderr, "calla-gpu-check: %s\n", err.message);
