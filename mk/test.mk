@@ -93,6 +93,8 @@ check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C ref
 	$(BUILD)/calla-check $(KERNEL_ARGS)
 eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (minutes); EVAL_ARGS='--short'
 	$(BUILD)/calla-eval $(EVAL_ARGS)
+results: ## the tables of docs/RESULTS.md from the JSON files in bench/results
+	python3 tools/results.py
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.
@@ -189,6 +191,6 @@ deps-ci: ## and those of the tests, and the tools of .ci/run: compilers, linters
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
          $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
 .PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
-        check-output check-output-oracle check-constraint fuzz-regress lint demo bench bench-cache asan ubsan tsan run-tsan fuzz \
+        check-output check-output-oracle check-constraint fuzz-regress lint demo bench bench-cache results asan ubsan tsan run-tsan fuzz \
         fuzz-build run-fuzz \
         format format-check tidy deps deps-ci

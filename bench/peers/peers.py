@@ -62,7 +62,7 @@ class Calla:
         a, out = self.a, pathlib.Path(self.a.work, f"calla-{os.getpid()}.json")
         run([a.calla, "bench", "-m", a.model, "--threads", a.threads, "--backend", a.backend,
              "--prefill", list_text(a.prefill), "--decode", list_text(a.decode), "--steps", a.steps,
-             "--reps", a.reps, "--json", out], a.threads)
+             "--reps", a.reps, "--json", out, *a.calla_args.split()], a.threads)
         r = json.loads(out.read_text())
         out.unlink()
         results = [{"kind": x["kind"], "tokens": x["tokens"], "tokens_per_s": x["tokens_per_s"],
@@ -111,7 +111,7 @@ def machine():
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():
         cpu = re.search(r"model name\s*: (.*)", info.read_text())[1]
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.platform()}
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
 
 
 def commit():
@@ -197,6 +197,7 @@ def parse():
     ap.add_argument("--model", required=True, help="checkpoint folder of calla and MLX-LM")
     ap.add_argument("--calla", default="build/calla")
     ap.add_argument("--backend", default="cpu", help="of calla")
+    ap.add_argument("--calla-args", default="", help="further options of calla bench, in one word")
     ap.add_argument("--llama", action="append", default=[], metavar="GGUF")
     ap.add_argument("--mlx", action="store_true")
     ap.add_argument("--openai", action="append", default=[], metavar="NAME=URL")
