@@ -227,14 +227,12 @@ KFN void mm_mac_turned_lane(THREF(mm_acc) acc, TPTR(const ushort) A, uint a_pitc
 
 /* ---- Weights ---- */
 
+#if CALLA_RUNG >= 2
+
+/* M5 converts and rounds in an instruction each. */
 KFN uint mm_weight(uint q, float scale, float bias)
 {
-    const float w = KFMA(scale, (float)(q & 15u), bias);
-#if CALLA_RUNG >= 2
-    return (uint)as_type<ushort>((bfloat)w); /* M5: one instruction, the same bits */
-#else
-    return kx_bf16_store(w);
-#endif
+    return (uint)as_type<ushort>((bfloat)KFMA(scale, (float)(q & 15u), bias));
 }
 
 KFN uint4 mm_dequant8(uint w, uint sb)
@@ -247,5 +245,38 @@ KFN uint4 mm_dequant8(uint w, uint sb)
     o.w = mm_weight(w >> 24, s, b) | mm_weight(w >> 28, s, b) << 16;
     return o;
 }
+
+#else
+
+/* M1 and M2 take four cycles for a shift and for a conversion. So a code is masked where it stands,
+ * becomes a number by being put below a large one, and its power of two is the scale's: all exact.
+ */
+KFN float mm_code(uint masked)
+{
+    return as_type<float>(0x4b000000u | masked) - 8388608.0f;
+}
+
+/* Two finite numbers as bf16, to nearest, ties to even. */
+KFN uint mm_bf16x2(float lo, float hi)
+{
+    const uint a = as_type<uint>(lo), b = as_type<uint>(hi);
+    const uint x = a + 0x7fffu + (a >> 16 & 1u), y = b + 0x7fffu + (b >> 16 & 1u);
+    return x >> 16 | (y & 0xffff0000u);
+}
+
+KFN uint4 mm_dequant8(uint w, uint sb)
+{
+    const float s0 = kx_bf16_load(sb & 0xffffu), b = kx_bf16_load(sb >> 16);
+    const float s1 = s0 * 0.0625f, s2 = s0 * 0.00390625f, s3 = s0 * 0.000244140625f;
+    const uint h = w >> 16;
+    uint4 o;
+    o.x = mm_bf16x2(KFMA(s0, mm_code(w & 0xfu), b), KFMA(s1, mm_code(w & 0xf0u), b));
+    o.y = mm_bf16x2(KFMA(s2, mm_code(w & 0xf00u), b), KFMA(s3, mm_code(w & 0xf000u), b));
+    o.z = mm_bf16x2(KFMA(s0, mm_code(h & 0xfu), b), KFMA(s1, mm_code(h & 0xf0u), b));
+    o.w = mm_bf16x2(KFMA(s2, mm_code(h & 0xf00u), b), KFMA(s3, mm_code(h & 0xf000u), b));
+    return o;
+}
+
+#endif
 
 #endif
