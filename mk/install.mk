@@ -1,5 +1,5 @@
 # make install PREFIX=/usr/local DESTDIR=: the program, the library, its header, pkg-config file,
-# man pages, completions, and the demonstration model, which `calla` looks for in PREFIX/share/calla/models/nano.
+# man pages, completions, units for systemd or launchd, and the demonstration model, which `calla` looks for in PREFIX/share/calla/models/nano.
 
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
@@ -9,6 +9,9 @@ DATADIR     = $(PREFIX)/share/calla
 BASHDIR    ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR     ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR    ?= $(PREFIX)/share/fish/vendor_completions.d
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+USERUNITDIR ?= $(PREFIX)/lib/systemd/user
+bindir      = sed -e 's|@bindir@|$(BINDIR)|'
 INSTALL    ?= install
 NANO       := $(filter-out %.md,$(wildcard models/nano/*))
 
@@ -29,6 +32,17 @@ install: all ## into PREFIX (/usr/local), below DESTDIR when that is set
 	$(INSTALL) -m 644 $(BUILD)/completion.bash '$(DESTDIR)$(BASHDIR)/calla'
 	$(INSTALL) -m 644 $(BUILD)/completion.zsh '$(DESTDIR)$(ZSHDIR)/_calla'
 	$(INSTALL) -m 644 $(BUILD)/completion.fish '$(DESTDIR)$(FISHDIR)/calla.fish'
+ifeq ($(OS),Darwin)
+	$(INSTALL) -d '$(DESTDIR)$(DATADIR)/launchd'
+	$(bindir) packaging/launchd/calla.plist.in >$(BUILD)/unit.tmp
+	$(INSTALL) -m 644 $(BUILD)/unit.tmp '$(DESTDIR)$(DATADIR)/launchd/calla.plist'
+else
+	$(INSTALL) -d '$(DESTDIR)$(UNITDIR)' '$(DESTDIR)$(USERUNITDIR)'
+	$(bindir) packaging/systemd/calla.service.in >$(BUILD)/unit.tmp
+	$(INSTALL) -m 644 $(BUILD)/unit.tmp '$(DESTDIR)$(UNITDIR)/calla.service'
+	$(bindir) packaging/systemd/calla-user.service.in >$(BUILD)/unit.tmp
+	$(INSTALL) -m 644 $(BUILD)/unit.tmp '$(DESTDIR)$(USERUNITDIR)/calla.service'
+endif
 	$(INSTALL) -m 644 $(NANO) '$(DESTDIR)$(DATADIR)/models/nano/'
 	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@includedir@|$(INCLUDEDIR)|' \
 	    -e 's|@version@|$(VERSION)|' calla.pc.in >'$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'
@@ -38,7 +52,8 @@ uninstall: ## remove what install put there
 	rm -f '$(DESTDIR)$(BINDIR)/calla' '$(DESTDIR)$(LIBDIR)/libcalla.a' '$(DESTDIR)$(INCLUDEDIR)/calla.h' \
 	    '$(DESTDIR)$(MANDIR)/man1/calla.1' '$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc' \
 	    '$(DESTDIR)$(BASHDIR)/calla' '$(DESTDIR)$(ZSHDIR)/_calla' '$(DESTDIR)$(FISHDIR)/calla.fish' \
-	    '$(DESTDIR)$(MANDIR)/man1/'calla-[a-z]*.1
+	    '$(DESTDIR)$(MANDIR)/man1/'calla-[a-z]*.1 '$(DESTDIR)$(UNITDIR)/calla.service' \
+	    '$(DESTDIR)$(USERUNITDIR)/calla.service'
 	rm -rf '$(DESTDIR)$(DATADIR)'
 
 .PHONY: install uninstall

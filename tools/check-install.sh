@@ -29,6 +29,9 @@ done
 for c in $("$prefix/bin/calla" --commands); do
     [ -s "$prefix/share/man/man1/calla-$c.1" ] || { echo "no manual page for calla $c"; exit 1; }
 done
+for unit in system user; do
+    grep -q "^ExecStart=$prefix/bin/calla serve$" "$prefix/lib/systemd/$unit/calla.service"
+done
 bash -n "$prefix/share/bash-completion/completions/calla"
 cd - >/dev/null
 # With DESTDIR the files name PREFIX, not the staging folder.

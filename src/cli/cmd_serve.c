@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/notify.h"
 #include "cli/term.h"
 #include "server/server.h"
 
@@ -111,8 +112,15 @@ static void wait_signal(void)
     }
 }
 
+/* A supervisor sees how far it is, and waits on: each time 60 s longer. */
 static bool on_load(void *user, size_t n_done, size_t n_total)
 {
+    static size_t told = 101;
+    const size_t percent = n_total > 0 ? n_done / (n_total / 100 + 1) : 0;
+    if (percent != told) {
+        told = percent;
+        notify("STATUS=loading weights: %zu %%\nEXTEND_TIMEOUT_USEC=60000000", percent);
+    }
     return cli_on_load(user, n_done, n_total) && !received;
 }
 
@@ -149,14 +157,18 @@ static calla_status serve(const server_options *so, double drain_seconds, calla_
 {
     server *s = NULL;
     calla_status st;
+    notify("STATUS=opening %s", so->model_dir);
     TRY(server_create(&s, so, err));
     TRY(server_load(s, err));
+    notify("READY=1\nSTATUS=answering at %s", server_url(s));
     /* For scripts: with --port 0 the only way to know. */
     (void)printf("%s\n", server_url(s));
     if (!cli_stdout_ok()) cli_error(&cli_serve, "standard output is closed");
     if (!received) wait_signal();
+    notify("STOPPING=1\nSTATUS=letting requests end");
     (void)server_drain(s, drain_seconds);
 fail:
+    if (st != CALLA_OK && err->message[0]) notify("STATUS=%s", err->message);
     server_destroy(s);
     return st;
 }
