@@ -135,6 +135,9 @@ void metal_libraries_join(metal_device *d)
 void metal_libraries_drop(metal_device *d, bool all)
 {
     metal_libraries_join(d);
+    /* Command buffers hold nothing: what they run must have ended. */
+    (void)metal_reach(d, d->last_serial, true, NULL);
+    if (d->hung) return;
     for (uint32_t k = 0; kernel_table[k].name != NULL; k++) {
         const uint32_t s = metal_source_of[k];
         if (s >= METAL_SOURCES || (!all && !metal_sources[s].has_tiles)) continue;

@@ -115,11 +115,9 @@ static void *buffer_host(gpu_buffer *b)
 
 static void release_all(metal_device *d)
 {
-    (void)metal_reach(d, d->last_serial, true, NULL);
-    for (uint32_t i = 0; i < d->n_flight; i++) /* of a device that hangs */
-        metal_release(d, d->flight[i].buffer);
     metal_libraries_drop(d, true);
     metal_residency_stop(d);
+    if (d->hung) return; /* what its work may still use stays */
     metal_release(d, d->event);
     metal_release(d, d->fence);
     metal_release(d, d->queue);

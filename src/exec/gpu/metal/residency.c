@@ -82,6 +82,7 @@ void metal_residency_stop(metal_device *d)
     }
     (void)pthread_cond_destroy(&r->wake);
     (void)pthread_mutex_destroy(&r->lock);
+    if (d->hung) return;
     SEND0(&d->api, end_residency, r->set);
     SEND(&d->api, remove_residency_set, d->queue, r->set);
     metal_release(d, r->set);

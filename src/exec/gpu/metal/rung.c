@@ -141,7 +141,8 @@ calla_status metal_rung_choose(metal_device *d, calla_error *err)
         d->checked = true;
         st = metal_libraries_start(d, err);
     } else {
-        metal_say(d, CALLA_LOG_INFO,
+        /* A warning, because it takes a minute or two in which nothing else is said. */
+        metal_say(d, CALLA_LOG_WARN,
                   "first start on this system: compiling and checking every GPU kernel");
         st = descend(d, best, err);
         d->checked = st == CALLA_OK;
