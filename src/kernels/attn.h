@@ -497,7 +497,7 @@ KERNEL_END
  * RoPE -> k; v) of one token. Grid x: T (n_heads + n_kv_heads) / 8. Bytes: 4 in, 4 (f32) or 2 out a
  * value. */
 KFN attn_f8 attn_prepare_q(DPTR(const float) y, DPTR(const float) rope, DPTR(const float) q_norm,
-                           ARGS(attn_args) a, uint t, uint head, uint lane)
+                           ARGS_REF(attn_args) a, uint t, uint head, uint lane)
 {
     DPTR(const float) yq = y + (ulong)t * a.y_pitch + head * 2 * ATTN_DIM;
     return attn_norm_rope<true>(attn_load_f32<true>(yq, lane), q_norm, rope + t * 64, a.eps,
@@ -505,8 +505,8 @@ KFN attn_f8 attn_prepare_q(DPTR(const float) y, DPTR(const float) rope, DPTR(con
 }
 
 KFN void attn_append(DPTR(const uint) tok, DPTR(const float) y, DPTR(const float) rope,
-                     DPTR(const float) k_norm, DPTR(ushort) k, DPTR(ushort) v, ARGS(attn_args) a,
-                     uint t, uint kv, uint lane)
+                     DPTR(const float) k_norm, DPTR(ushort) k, DPTR(ushort) v,
+                     ARGS_REF(attn_args) a, uint t, uint kv, uint lane)
 {
     const attn_where w = attn_token(tok, t);
     DPTR(const float) yk = y + (ulong)t * a.y_pitch + (2 * a.n_heads + kv) * ATTN_DIM;

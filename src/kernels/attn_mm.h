@@ -24,7 +24,7 @@ KFN void attn_mm_rows(TPTR(ushort) to, DPTR(const ushort) from, uint row, uint n
 
 /* The same of a tile's queries: row r is head r % group of token r / group. 32 rows. */
 KFN void attn_mm_queries(TPTR(ushort) to, DPTR(const ushort) q, uint token, uint head, uint n_rows,
-                         uint dim, ARGS(attn_args) a, uint tid)
+                         uint dim, ARGS_REF(attn_args) a, uint tid)
 {
     UNROLL for (uint i = 0; i < 2; i++)
     {

@@ -469,7 +469,7 @@ KFN void attn_scan_values(THREF(attn_scan_state) st, THREF(attn_scan_score) x,
  * bytes. */
 KFN void attn_scan_finish(THREF(attn_scan_state) st, FRAG_PTR(ushort) q, uint q_row, uint n_rows,
                           uint token, uint head, DPTR(const float) y, DPTR(ushort) o,
-                          ARGS(attn_args) a, uint lane)
+                          ARGS_REF(attn_args) a, uint lane)
 {
     const uint g = lane / 4, c = lane % 4;
     SG_BARRIER();

@@ -41,7 +41,8 @@ template <typename T> using kx_ref = T &;
 #define DPTR(T)             T *
 #define TPTR(T)             T *
 #define THREF(T)            kx_ref<T>
-#define ARGS(T)             kx_ref<const T>
+#define ARGS(T)             T
+#define ARGS_REF(T)         kx_ref<const T>
 #define THARRAY(T, n, name) T(&name)[n]
 
 #define TG_ARRAY(T, name, n) __shared__ __align__(16) T name[n]

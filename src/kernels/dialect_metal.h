@@ -35,6 +35,7 @@ static_assert(sizeof(ulong) == 8, "ulong has 64 bits");
 #define TPTR(T)             threadgroup T *
 #define THREF(T)            thread T &
 #define ARGS(T)             constant T &
+#define ARGS_REF(T)         constant T &
 #define THARRAY(T, n, name) thread T(&name)[n]
 
 #if !defined(KX_SHIM)

@@ -50,7 +50,8 @@ struct alignas(16) float4 {
 
 template <typename T> using simt_ref = T &;
 #define THREF(T)            simt_ref<T>
-#define ARGS(T)             simt_ref<const T>
+#define ARGS(T)             T
+#define ARGS_REF(T)         simt_ref<const T>
 #define THARRAY(T, n, name) T(&name)[n]
 #define DPTR(T)             simt_dptr<T>
 #define TPTR(T)             simt_tptr<T>

@@ -104,7 +104,7 @@ KFN void gemm_tile(THREF(const gemm_operands) o, DPTR(const ushort) x, DPTR(cons
 
 /* The dense product. */
 template <bool Q4>
-KFN void gemm_dense(ARGS(gemm_args) a, DPTR(const ushort) x, DPTR(const uint) w,
+KFN void gemm_dense(ARGS_REF(gemm_args) a, DPTR(const ushort) x, DPTR(const uint) w,
                     DPTR(const uint) sb, DPTR(float) y, TPTR(ushort) ta, TPTR(ushort) tb,
                     TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)
 {
@@ -324,20 +324,20 @@ KERNEL(moe_count, 256, KIN(0, uint, ids), KOUT(1, uint, counts), KARG(2, moe_pla
 KERNEL_END
 
 /* Height of an expert's full tiles: equal parts when there are no short ones. */
-KFN uint moe_height(ARGS(moe_plan_args) a, uint c)
+KFN uint moe_height(ARGS_REF(moe_plan_args) a, uint c)
 {
     if (a.tail != 0 || c == 0) return a.full;
     const uint n = (c + a.full - 1) / a.full;
     return ((c + n - 1) / n + 15) & ~15u;
 }
 /* Tiles of c slots. */
-KFN uint moe_n_full(ARGS(moe_plan_args) a, uint c)
+KFN uint moe_n_full(ARGS_REF(moe_plan_args) a, uint c)
 {
     if (a.full == 0) return 0;
     const uint h = moe_height(a, c);
     return c / h + (c % h > a.tail ? 1u : 0u);
 }
-KFN uint moe_n_short(ARGS(moe_plan_args) a, uint c)
+KFN uint moe_n_short(ARGS_REF(moe_plan_args) a, uint c)
 {
     if (a.full == 0) return (c + a.tail - 1) / a.tail;
     return c % a.full != 0 && c % a.full <= a.tail ? 1u : 0u;
@@ -345,7 +345,7 @@ KFN uint moe_n_short(ARGS(moe_plan_args) a, uint c)
 
 /* A simdgroup's share of the ids of expert e to slots from slot on. */
 KFN void moe_list_slots(DPTR(const uint) ids, DPTR(uint) slot_token, DPTR(uint) slot_of,
-                        ARGS(moe_plan_args) a, uint e, uint slot, uint sg, uint lane)
+                        ARGS_REF(moe_plan_args) a, uint e, uint slot, uint sg, uint lane)
 {
     const uint n = a.n * a.n_used, share = moe_share(n), end = kmin(n, (sg + 1) * share);
     for (uint first = sg * share; first < end; first += 128) {
@@ -444,7 +444,7 @@ KERNEL_END
 
 /* One tile of an expert's product; false when the list has no entry gy. */
 template <uint BM, uint BN, bool Q4>
-KFN bool moe_tile(ARGS(moe_gemm_args) a, THREF(gemm_operands) o, DPTR(const ushort) x,
+KFN bool moe_tile(ARGS_REF(moe_gemm_args) a, THREF(gemm_operands) o, DPTR(const ushort) x,
                   DPTR(const uint) slot_token, bool gather, DPTR(const uint) n_map,
                   DPTR(const uint) map, DPTR(const uint) bank, TPTR(ushort) ta, TPTR(ushort) tb,
                   TPTR(float) tc, uint tid, uint lane, uint sg, uint gx, uint gy)
