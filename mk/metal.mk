@@ -29,7 +29,8 @@ MSL_VERSION_0 := 310
 MSL_VERSION_1 := 310
 MSL_VERSION_2 := 400
 MSL_VERSION_3 := 400
-MSL_FLAGS    := -Itests/msl -I$(BUILD) -DKX_SHIM -DMSL_RUN -ftrivial-auto-var-init=pattern -Wno-attributes -Wno-unknown-pragmas \
+# Position-independent: tests/standin has them in a shared library.
+MSL_FLAGS    := -fPIC -Itests/msl -I$(BUILD) -DKX_SHIM -DMSL_RUN -ftrivial-auto-var-init=pattern -Wno-attributes -Wno-unknown-pragmas \
                 -Wno-unused-function -Wno-unused-parameter $(if $(IS_CLANG),-Wno-unknown-attributes)
 $(BUILD)/metal/%.bytes: $(BUILD)/metal/%.metal
 	@od -An -v -tu1 $< | sed 's/^ *//; s/  */,/g; s/$$/,/' >$@
@@ -39,7 +40,7 @@ MSL_TILED := $(wildcard tests/msl/shim_matrix_run.h)
 # $1 the name, $2 the rung
 define msl_rule
 $(BUILD)/msl/$1_$2.o: tests/msl/run.cpp $(MSL_SHIM) src/kernels/kernels.inc src/kernels/simt.h \
-        $(BUILD)/metal/$1.metal $(BUILD)/metal/$1.bytes $(BUILD)/cxx-flags.txt
+        $(BUILD)/metal/$1.metal $(BUILD)/metal/$1.bytes $(BUILD)/cxx-flags.txt mk/metal.mk
 	@mkdir -p $$(@D)
 	$$(Q)$$(CXX_COMPILE) -O1 $$(CXX_WARN) $$(MSL_FLAGS) -DMSL_NAME=$1 -DMSL_RUNG=$2 \
 	    -DKX_FAMILY=$(call metal_number,$1) $(if $(filter $1,$(METAL_TILES)),-DCALLA_RUNG=$(if $(MSL_TILED),$2,0)) \

@@ -264,11 +264,6 @@ static bool check_compile(const compile_body *c, long *rung, char *log, size_t s
     return log[0] == '\0';
 }
 
-static void library_dealloc(obj *o)
-{
-    mem_free(RT_BODY(o, library_body)->text);
-}
-
 static obj *new_library(obj *self, rt_sel *sel, obj *source, obj *options, obj **error)
 {
     (void)self;
@@ -282,13 +277,13 @@ static obj *new_library(obj *self, rt_sel *sel, obj *source, obj *options, obj *
         const char *text = ns_text(source);
         if (check_compile(RT_BODY(options, compile_body), &rung, log, sizeof log)) {
             const uint64_t hash = fnv1a(text);
-            const simt_kernel *kernels = exec_kernels(hash, (int)rung, text);
+            const simt_kernel *kernels = exec_kernels(hash, (int)rung);
             if (kernels == NULL)
                 rt_violation("newLibraryWithSource: no expansion of this text (%llu bytes, hash "
                              "%016llx, rung %ld)",
                              (unsigned long long)strlen(text), (unsigned long long)hash, rung);
             o = rt_new(&class_MTLLibrary);
-            *RT_BODY(o, library_body) = (library_body){hash, (int)rung, kernels, mem_strdup(text)};
+            *RT_BODY(o, library_body) = (library_body){hash, (int)rung, kernels};
             rt_count.libraries++;
         } else {
             ns_error_out(error, "MTLLibraryErrorDomain", 3, log);
@@ -298,20 +293,10 @@ static obj *new_library(obj *self, rt_sel *sel, obj *source, obj *options, obj *
     return o;
 }
 
-static bool is_word(char c)
-{
-    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-/* Does the text speak of the kernel? Of the family's kernels it may be made by macros. */
 static const simt_kernel *library_kernel(const library_body *l, const char *name)
 {
-    for (const simt_kernel *k = l->kernels; k != NULL && k->name != NULL; k++) {
-        if (strcmp(k->name, name) != 0) continue;
-        const size_t n = strlen(name);
-        for (const char *p = l->text; (p = strstr(p, name)) != NULL; p += n)
-            if (p > l->text && !is_word(p[-1]) && !is_word(p[n])) return k;
-    }
+    for (const simt_kernel *k = l->kernels; k != NULL && k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0) return exec_has(l->hash, name) ? k : NULL;
     return NULL;
 }
 
@@ -336,8 +321,8 @@ static obj *new_function(obj *self, rt_sel *sel, obj *name)
 
 static const rt_method library_methods[] = {RT_M("newFunctionWithName:", new_function, RT_FAILS, 0),
                                             {NULL, NULL, 0, 0}};
-const rt_class class_MTLLibrary = {"MTLLibrary",         &class_NSObject, library_methods,
-                                   sizeof(library_body), library_dealloc, 0};
+const rt_class class_MTLLibrary = {
+    "MTLLibrary", &class_NSObject, library_methods, sizeof(library_body), NULL, 0};
 const rt_class class_MTLFunction = {
     "MTLFunction", &class_NSObject, NULL, sizeof(function_body), NULL, 0};
 

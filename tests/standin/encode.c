@@ -6,16 +6,37 @@
 
 #include "base/mem.h"
 #include "metal.h"
+#include "standin.h"
 
 static uint32_t n_encoders; /* numbers given out */
 static uint64_t n_dispatches, n_barriers;
-static op last_dispatch;
+
+#define LOG_MAX (1u << 20)
+static struct {
+    const char *kernel;
+    uint32_t n_arguments;
+} * dispatch_log; /* [LOG_MAX] */
+
+static void log_dispatch(const simt_kernel *k)
+{
+    if (dispatch_log == NULL) dispatch_log = mem_alloc_pages(LOG_MAX * sizeof *dispatch_log);
+    if (dispatch_log == NULL) abort();
+    if (n_dispatches > LOG_MAX) return;
+    dispatch_log[n_dispatches - 1].kernel = k->name;
+    dispatch_log[n_dispatches - 1].n_arguments = k->n_bindings + (k->args_bytes > 0);
+}
+
+STANDIN_API uint32_t standin_dispatch(uint64_t n, const char **kernel)
+{
+    if (n == 0 || n > n_dispatches || n > LOG_MAX || dispatch_log[n - 1].kernel == NULL) return 0;
+    *kernel = dispatch_log[n - 1].kernel;
+    return dispatch_log[n - 1].n_arguments;
+}
 
 void encode_reset(void)
 {
     n_encoders = 0;
     n_dispatches = n_barriers = 0;
-    last_dispatch = (op){.kind = OP_DISPATCH};
 }
 
 /* ---- Queues ---- */
@@ -461,9 +482,9 @@ static bool check_slots(const simt_kernel *k, const slot *s)
 }
 
 /* Is the parameter a pointer to what may be written? */
-static bool is_written(const simt_kernel *k, uint32_t i)
+static bool is_written(const char *params, uint32_t i)
 {
-    const char *p = k->params != NULL ? k->params : "";
+    const char *p = params;
     for (; i > 0 && p != NULL; i--) {
         p = strchr(p, ',');
         if (p != NULL) p++;
@@ -489,11 +510,11 @@ static void keep_dispatch(encoder_body *e, const slot *s, m_size groups)
     p->n_bindings = k->n_bindings;
     for (uint32_t i = 0; i < k->n_bindings; i++) {
         p->buffer[i] = s[i].buffer;
+        p->writes |= (uint32_t)is_written(pipe->params, i) << i;
         p->offset[i] = s[i].offset;
-        if (is_written(k, i)) RT_BODY(s[i].buffer, buffer_body)->by_kernels = true;
+        if ((p->writes >> i & 1) != 0) RT_BODY(s[i].buffer, buffer_body)->by_kernels = true;
     }
     if (k->args_bytes > 0) memcpy(p->args, s[k->n_bindings].data, k->args_bytes);
-    last_dispatch = *p;
 }
 
 static void count_command(encoder_body *e)
@@ -516,6 +537,7 @@ static void dispatch(obj *self, rt_sel *sel, m_size groups, m_size threads)
         slot now[SLOTS_MAX];
         if (!e->concurrent && e->n_dispatches > 0) e->epoch++;
         count_command(e);
+        log_dispatch(RT_BODY(e->pipeline, pipeline_body)->kernel);
         mutate(e, now);
         check_grid(RT_BODY(e->pipeline, pipeline_body), groups, threads);
         if (check_slots(RT_BODY(e->pipeline, pipeline_body)->kernel, now))
@@ -615,7 +637,7 @@ static op *blit_op(encoder_body *e, op_kind kind, obj *buffer, unsigned long off
     p->encoder = e->id;
     p->epoch = e->epoch;
     p->number = (uint32_t)n_dispatches;
-    p->grid_x = p->grid_y = p->n_bindings = 1;
+    p->grid_x = p->grid_y = p->n_bindings = p->writes = 1;
     p->buffer[0] = buffer;
     p->offset[0] = off;
     p->value = bytes;

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "metal.h"
+#include "msl.h"
 
 #define ENCODERS_MAX   (1u << 14)
 #define DISPATCHES_MAX (1u << 20)
@@ -332,7 +333,7 @@ static void spoil(const op *p)
     }
     for (uint32_t i = 0; i < p->n_bindings && big; i++) {
         const buffer_body *b = RT_BODY(p->buffer[i], buffer_body);
-        if (b->by_kernels) b->data[p->offset[i] + 3] ^= 1; /* an exponent */
+        if ((p->writes >> i & 1) != 0) b->data[p->offset[i] + 3] ^= 1; /* an exponent */
     }
 }
 
@@ -432,6 +433,7 @@ static void machines_destroy(void)
     threads = NULL;
 }
 
+/* n: of the object's body. One that ended too early is a violation that was told. */
 static void hold(obj *o, uint32_t *n, bool begin, bool retains)
 {
     *n = begin ? *n + 1 : *n - 1;
@@ -444,12 +446,15 @@ static void in_flight(const cb_body *b, bool begin)
     for (size_t i = 0; i < b->n_ops; i++) {
         const op *p = &b->ops[i];
         uint32_t events = 1;
+        if (p->pipeline != NULL && p->pipeline->dead) continue;
         if (p->kind == OP_DISPATCH)
             hold(p->pipeline, &RT_BODY(p->pipeline, pipeline_body)->n_in_flight, begin, b->retains);
         else if (p->pipeline != NULL)
             hold(p->pipeline, &events, begin, true);
         for (uint32_t k = 0; k < p->n_bindings; k++)
-            hold(p->buffer[k], &RT_BODY(p->buffer[k], buffer_body)->n_in_flight, begin, b->retains);
+            if (!p->buffer[k]->dead)
+                hold(p->buffer[k], &RT_BODY(p->buffer[k], buffer_body)->n_in_flight, begin,
+                     b->retains);
     }
 }
 
@@ -592,10 +597,40 @@ void metal_reset(void)
 
 /* ---- Kernels ---- */
 
-const simt_kernel *exec_kernels(uint64_t hash, int rung, const char *text)
+/* Which of the texts that ship it is; METAL_SOURCES: none. */
+static uint32_t text_of(uint64_t hash)
 {
-    (void)hash;
-    (void)rung;
-    (void)text;
-    return rt_opt.mode == MODE_MSL ? NULL : simt_kernels_check;
+    static uint64_t hashes[METAL_SOURCES];
+    uint32_t i = 0;
+    for (; i < METAL_SOURCES; i++) {
+        if (hashes[i] == 0) (void)msl_kernels(METAL_RUNG_SCALAR, i, &hashes[i]);
+        if (hashes[i] == hash) break;
+    }
+    return i;
+}
+
+const simt_kernel *exec_kernels(uint64_t hash, int rung)
+{
+    const uint32_t i = text_of(hash);
+    if (i == METAL_SOURCES) return NULL;
+    if (metal_sources[i].has_tiles != (rung >= 0))
+        rt_violation("the text \"%s\" is compiled %s CALLA_RUNG", metal_sources[i].name,
+                     rung >= 0 ? "with" : "without");
+    if (rt_opt.mode != MODE_MSL) return simt_kernels_check;
+    return msl_kernels(rung >= 0 ? (metal_rung)rung : METAL_RUNG_SCALAR, i, NULL);
+}
+
+bool exec_has(uint64_t hash, const char *kernel)
+{
+    const uint32_t i = text_of(hash);
+    for (uint32_t k = 0; kernel_table[k].name != NULL; k++)
+        if (strcmp(kernel_table[k].name, kernel) == 0) return metal_source_of[k] == i;
+    return false;
+}
+
+const char *exec_params(const char *kernel)
+{
+    for (const simt_kernel *k = simt_kernels_check; k->name != NULL; k++)
+        if (strcmp(k->name, kernel) == 0) return k->params;
+    return "";
 }

@@ -46,7 +46,6 @@ typedef struct library_body {
     uint64_t hash;
     int rung; /* -1: compiled without the macro */
     const simt_kernel *kernels;
-    char *text;
 } library_body;
 
 typedef struct function_body {
@@ -56,6 +55,7 @@ typedef struct function_body {
 
 typedef struct pipeline_body {
     const simt_kernel *kernel;
+    const char *params; /* their names and types, from the portable kernel */
     int rung;
     unsigned long max_threads;
     uint32_t n_in_flight;
@@ -112,7 +112,7 @@ typedef struct op {
     obj *pipeline; /* or event */
     const simt_kernel *kernel;
     int rung;
-    uint32_t grid_x, grid_y, n_bindings;
+    uint32_t grid_x, grid_y, n_bindings, writes; /* writes: bit i for buffer i */
     obj *buffer[SIMT_BINDINGS];
     uint64_t offset[SIMT_BINDINGS];
     uint64_t value; /* of the event; bytes of a copy */
@@ -160,6 +160,10 @@ void exec_wait_fence(const fence_body *f, const encoder_body *e);
 void exec_commit(obj *cb);
 /* The host has seen that encoders up to this one have ended. */
 void exec_observed(uint32_t encoder);
-const simt_kernel *exec_kernels(uint64_t hash, int rung, const char *text);
+/* The kernels that a text stands for; NULL when it is not one of those that ship. */
+const simt_kernel *exec_kernels(uint64_t hash, int rung);
+/* Is the kernel in the text with this hash? */
+bool exec_has(uint64_t hash, const char *kernel);
+const char *exec_params(const char *kernel);
 
 #endif

@@ -569,6 +569,14 @@ STANDIN_API const char *standin_fallible(uint64_t n)
     return n >= 1 && n <= rt_count.fallible && n <= LOG_MAX ? fallible[n - 1]->name : NULL;
 }
 
+STANDIN_API bool standin_knows(const char *class_name, const char *selector)
+{
+    for (const rt_class *const *c = rt_classes; *c != NULL; c++)
+        if (strcmp((*c)->name, class_name) == 0)
+            return find(*c, false, selector) != NULL || find(*c, true, selector) != NULL;
+    return false;
+}
+
 STANDIN_API uint64_t standin_count(const char *what)
 {
     const struct {
@@ -589,6 +597,8 @@ STANDIN_API uint64_t standin_count(const char *what)
 
 __attribute__((destructor)) static void unload(void)
 {
+    if (pthread_mutex_trylock(&lock) != 0) return; /* a crash on the way out */
+    rt_unlock();
     const char *text = standin_finish();
     if (text == NULL && rt_count.violations == 0) return;
     if (rt_opt.record && text == NULL) return;

@@ -43,7 +43,10 @@ const char *standin_violation(void);
 uint64_t standin_count(const char *what);
 /* The selector of the n-th call that could fail (from 1), or NULL. */
 const char *standin_fallible(uint64_t n);
-/* Arguments of the n-th dispatch (from 1): how many buffers; the kernel. */
+/* The n-th dispatch (from 1): how many arguments its kernel has, the struct included, and its
+ * name; 0: there was none, or it is forgotten (a million are kept). */
 uint32_t standin_dispatch(uint64_t n, const char **kernel);
+/* Does an object of this class (or the class itself) understand the selector? */
+bool standin_knows(const char *class_name, const char *selector);
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "exec/gpu/metal/source.h"
 #include "kernels/args_util.h"
 #include "standin.h"
 
@@ -213,7 +214,7 @@ static void rig_open(rig *r, const char *options)
     (void)SEND(void, (id, id, long), o, "setMathFloatingPointFunctions:", 1l);
     r->library =
         SEND(id, (id, id, id, id, id *), r->device,
-             "newLibraryWithSource:options:error:", string(" util_fill util_copy "), o, &error);
+             "newLibraryWithSource:options:error:", string(metal_sources[0].text), o, &error);
     (void)SEND0(o, "release");
     r->fill = pipeline(r, "util_fill");
     r->copy = pipeline(r, "util_copy");
