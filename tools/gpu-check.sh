@@ -1,6 +1,7 @@
 #!/bin/bash
 # gpu-check.sh [PART...]: what is to be shown on a machine with an NVIDIA GPU.
 #
+#   verify     logits and layers of the demonstration model against the CPU's, as a prompt and step by step
 #   check      every kernel and the driver against their references, four ways of running
 #   break      a kernel with a bad address, and life after it
 #   sanitize   compute-sanitizer: memcheck, racecheck, initcheck, synccheck on small cases
@@ -48,6 +49,20 @@ check() {
     step check-graph-early "$BIN/calla-gpu-check" --device cuda --graph --early
 }
 
+# The text is random filler with many ties, and as a prompt a GPU rounds to bf16: hence the bar.
+verify() {
+    local ref=$LOGS/cpu.safetensors nano here
+    here=$(dirname "$0")
+    nano=$here/models/nano # in the bundle
+    [ -d "$nano" ] || nano=$here/../models/nano
+    step verify-write "$BIN/calla" verify --write --backend cpu -m "$nano" --text "$0" --tokens 512 "$ref"
+    step verify-prompt "$BIN/calla" verify --backend cuda -m "$nano" --min-top1 90 --layers \
+        --json "$LOGS/verify-prompt.json" "$ref"
+    step verify-step "$BIN/calla" verify --backend cuda -m "$nano" --min-top1 90 --layers --step \
+        --json "$LOGS/verify-step.json" "$ref"
+    grep -hE '^(perplexity|top-1|KL|.dlogit.|drift)' "$LOGS"/verify-*.log
+}
+
 sanitize() {
     local tool group n api
     if [ -z "$SANITIZER" ]; then
@@ -84,9 +99,9 @@ timing() {
     cat "$LOGS/time.log"
 }
 
-for part in ${*:-check break sanitize bench time}; do
+for part in ${*:-verify check break sanitize bench time}; do
     case $part in
-    check | sanitize | bench) $part ;;
+    verify | check | sanitize | bench) $part ;;
     break) step break "$BIN/bench-gpu" --break ;;
     time) timing ;;
     *)
