@@ -64,6 +64,7 @@ static double rate_of(const exec_chip *c, const char *kernel)
     static const char *const tiles[] = {"gemm_q4",
                                         "gemm_wide",
                                         "gmm_",
+                                        "codes_",
                                         "moe_up",
                                         "moe_down",
                                         "attn_scan_mm",
