@@ -11,7 +11,8 @@
 #define TYPE_OF(x)             __typeof__(x)
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
-#define PREFETCH(p)            __builtin_prefetch(p) /* p may point anywhere */
+#define PREFETCH(p)            __builtin_prefetch(p)         /* p may point anywhere */
+#define PREFETCH_FAR(p)        __builtin_prefetch((p), 0, 2) /* not into the nearest cache */
 #if defined(__x86_64__)
 #define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */
 #endif

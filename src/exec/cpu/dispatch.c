@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 #include "base/error.h"
 
@@ -18,7 +21,12 @@ uint32_t cpu_features(void)
         f |= CPU_AVX512;
     if ((f & CPU_AVX512) != 0 && CPU_SUPPORTS("avx512vnni")) f |= CPU_VNNI;
 #elif defined(__aarch64__)
-    f |= CPU_NEON; /* part of the architecture */
+    f |= CPU_NEON;    /* part of the architecture */
+#if defined(__APPLE__)
+    f |= CPU_DOTPROD; /* all of them */
+#elif defined(__linux__)
+    if ((getauxval(AT_HWCAP) & (1ul << 20)) != 0) f |= CPU_DOTPROD; /* HWCAP_ASIMDDP */
+#endif
 #endif
     return f;
 }

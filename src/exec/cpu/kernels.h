@@ -26,9 +26,8 @@ enum {
     CPU_AVX2 = 1u << 0,   /* AVX2 and FMA */
     CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL, and AVX2 */
     CPU_NEON = 1u << 2,
-    CPU_VNNI = 1u << 3,    /* AVX-512 VNNI, and AVX512 */
-    CPU_DOTPROD = 1u << 4, /* sums of four products of bytes */
-    CPU_I8MM = 1u << 5     /* products of matrices of bytes, and DOTPROD */
+    CPU_VNNI = 1u << 3,   /* AVX-512 VNNI, and AVX512 */
+    CPU_DOTPROD = 1u << 4 /* NEON's sums of four products of bytes */
 };
 uint32_t cpu_features(void);
 

@@ -8,54 +8,58 @@
  * one    one token. Codes are read in the order of memory, which the hardware's prefetcher follows:
  *        a load holds two groups of a row. A tree of additions brings the sums of 16 loads into
  *        two vectors; those of 16 rows are transposed for the chain.
- * strip  more tokens. 32 rows are unpacked into scratch, their words transposed: lanes are rows, a
- *        token's word is broadcast to them, 2 x 6 sums in registers.
+ * strip  more tokens: vec_int.inc.
  */
 #include "exec/cpu/registry.h"
-#include "exec/cpu/simd_avx512.h"
+#include "exec/cpu/vec.h"
 
-#include <math.h>
-#include <string.h>
-
-#define GROUP       MODEL_QUANT_GROUP
-#define GROUP_BYTES (GROUP / 2)
-#define LANES       16u
+#define LANES VLEN
 /* Bytes of codes between use and prefetch. Running past the end of the matrix is harmless. */
 #define AHEAD 8192u
 
-static ATTR_INLINE uint32_t least(uint32_t a, uint32_t b)
+typedef __m512i vi;
+
+static ATTR_INLINE vi vi_zero(void)
 {
-    return a < b ? a : b;
+    return _mm512_setzero_si512();
 }
-
-static ATTR_INLINE uint32_t prep_bytes(uint32_t n_planes)
+static ATTR_INLINE vi vi_shl8(vi a)
 {
-    return n_planes * GROUP + 8;
+    return _mm512_slli_epi32(a, 8);
 }
-
-/* Rows [row, row + n) of w, n <= 16; rows beyond are the last one again. */
-typedef struct rows16 {
-    const uint8_t *code[LANES], *scale[LANES], *bias[LANES];
-    __mmask16 mask; /* of the n */
-} rows16;
-
-static ATTR_INLINE rows16 rows_at(const matrix *w, uint32_t row, uint32_t n)
+static ATTR_INLINE vi vi_load(const void *p)
 {
-    rows16 r = {.mask = (__mmask16)(n < LANES ? (1u << n) - 1 : 0xffffu)};
-    const uint64_t param_bytes = (uint64_t)w->cols / GROUP * 2;
-    for (uint32_t i = 0; i < LANES; i++) {
-        const uint64_t at = row + least(i, n - 1);
-        r.code[i] = w->data + at * w->row_bytes;
-        r.scale[i] = w->scales + at * param_bytes;
-        r.bias[i] = w->biases + at * param_bytes;
-    }
-    return r;
+    return _mm512_loadu_si512(p);
+}
+static ATTR_INLINE void vi_store(void *p, vi a)
+{
+    _mm512_storeu_si512(p, a);
+}
+static ATTR_INLINE vi vi_set(int32_t word)
+{
+    return _mm512_set1_epi32(word);
+}
+static ATTR_INLINE vf vi_f32(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+static ATTR_INLINE vi vi_low(vi a)
+{
+    return _mm512_and_si512(a, _mm512_set1_epi8(15));
+}
+static ATTR_INLINE vi vi_high(vi a)
+{
+    return vi_low(_mm512_srli_epi32(a, 4));
+}
+static ATTR_INLINE vi vi_dot(vi sum, vi u, vi s)
+{
+    return _mm512_dpbusd_epi32(sum, u, s);
 }
 
 /* Words 0 .. 7 of 16 rows, p[i] + off each; words beyond n_bytes are not read and zero.
  * out[j]: word j of all rows. */
-static ATTR_INLINE void words16(const uint8_t *const p[LANES], size_t off, uint32_t n_bytes,
-                                __m512i out[8])
+static ATTR_INLINE void words(const uint8_t *const p[LANES], size_t off, uint32_t n_bytes,
+                              __m512i out[8])
 {
     const __mmask16 m = (__mmask16)(n_bytes >= 32 ? 0xffffu : (1u << n_bytes / 2) - 1);
     __m512i a[8], b[8];
@@ -83,11 +87,11 @@ static ATTR_INLINE void words16(const uint8_t *const p[LANES], size_t off, uint3
 }
 
 /* Parameters of groups [g, g + n), n <= 16, of 16 rows: out[group][row]. */
-static ATTR_INLINE void params16(const uint8_t *const p[LANES], uint32_t g, uint32_t n,
-                                 float out[LANES][LANES])
+static ATTR_INLINE void params(const uint8_t *const p[LANES], uint32_t g, uint32_t n,
+                               float out[LANES][LANES])
 {
     __m512i word[8];
-    words16(p, (size_t)g * 2, n * 2, word);
+    words(p, (size_t)g * 2, n * 2, word);
     UNROLLED (i, 8) {
         _mm512_store_si512(out[2 * i], _mm512_slli_epi32(word[i], 16));
         _mm512_store_si512(out[2 * i + 1],
@@ -95,21 +99,8 @@ static ATTR_INLINE void params16(const uint8_t *const p[LANES], uint32_t g, uint
     }
 }
 
-/* A token's parameters behind the bytes of a group. */
-static ATTR_INLINE __m512 x_param(const uint8_t *x, uint32_t n_planes, uint32_t which)
-{
-    float f;
-    memcpy(&f, x + n_planes * GROUP + which * 4, sizeof f);
-    return _mm512_set1_ps(f);
-}
-
-/* The chain over groups: sums of products, then what the bias adds. */
-static ATTR_INLINE __m512 group_add(__m512 y, __m512i sum, __m512 scale, __m512 bias,
-                                    __m512 x_scale, __m512 x_sum)
-{
-    y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, x_scale), y);
-    return _mm512_fmadd_ps(bias, x_sum, y);
-}
+#define INT_TOKENS 6
+#include "exec/cpu/vec_int.inc"
 
 /* ---- One token ---- */
 
@@ -143,9 +134,7 @@ static ATTR_INLINE void x_arrange(const uint8_t *x, uint32_t n_planes, uint32_t 
 /* Sums of one pair of groups of a row, by lanes as in x. */
 static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint32_t n_planes)
 {
-    const __m512i c = _mm512_loadu_si512(code), nibble = _mm512_set1_epi8(15);
-    const __m512i even = _mm512_and_si512(c, nibble);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(c, 4), nibble);
+    const vi c = vi_load(code), even = vi_low(c), odd = vi_high(c);
     __m512i s = _mm512_setzero_si512();
     UNROLLED (i, n_planes) {
         if (i > 0) s = _mm512_slli_epi32(s, 8);
@@ -187,7 +176,7 @@ typedef struct one {
 
 /* The chain over the groups, rows in lanes; meanwhile the codes from `next` on are fetched, so that
  * memory does not wait. */
-static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const rows16 *r,
+static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_rows *r,
                                     const uint8_t *next)
 {
     ATTR_ALIGNED(64) float scale[LANES][LANES];
@@ -202,10 +191,10 @@ static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const rows1
     for (uint32_t p = 0; p < o->n_pairs; p += 8) {
         const uint32_t n = least(o->n_pairs - p, 8);
         __m512i word[2][8];
-        words16(at[0], (size_t)p * 4, n * 4, word[0]);
-        words16(at[1], (size_t)p * 4, n * 4, word[1]);
-        params16(r->scale, 2 * p, 2 * n, scale);
-        params16(r->bias, 2 * p, 2 * n, bias);
+        words(at[0], (size_t)p * 4, n * 4, word[0]);
+        words(at[1], (size_t)p * 4, n * 4, word[1]);
+        params(r->scale, 2 * p, 2 * n, scale);
+        params(r->bias, 2 * p, 2 * n, bias);
         UNROLLED (i, LANES) {
             if (i / 2 == n) break;
             _mm_prefetch((const char *)next + p * 128 + i * 64, _MM_HINT_T1);
@@ -237,168 +226,11 @@ static ATTR_INLINE uint32_t one_rows(uint32_t n_planes, const matrix *w, uint32_
             run_sums(code + (size_t)i * LANES * 64, arranged + (size_t)p * n_planes * 128, n_planes,
                      o.sum[0] + i * LANES, o.sum[1] + i * LANES);
         }
-        const rows16 r = rows_at(w, row, LANES);
+        const int_rows r = rows_at(w, row, LANES);
         _mm512_storeu_ps(y + row,
                          one_chain(n_planes, &o, &r, code + o.n_pairs * LANES * 64 + AHEAD));
     }
     return row;
-}
-
-/* ---- Strips ---- */
-
-#define STRIP_VECS   2u /* of 16 rows */
-#define STRIP_ROWS   (STRIP_VECS * LANES)
-#define STRIP_TOKENS 6u
-#define STRIP_GROUPS 8u /* columns of a block: unpacked, with what six tokens read, they fit L1 */
-
-/* Unpacked rows of a block of groups. */
-typedef struct strip_group {
-    uint8_t code[GROUP / 4][STRIP_VECS][64]; /* words of even columns, then of odd ones */
-    float scale[STRIP_VECS][LANES], bias[STRIP_VECS][LANES];
-} strip_group;
-
-typedef struct strip {
-    strip_group *group;
-    float *waiting; /* sums between blocks, [n_tokens][STRIP_VECS][LANES] */
-    uint32_t row, n_rows, g0, n_groups;
-    bool first, last;
-} strip;
-
-_Static_assert(sizeof(strip_group) <= MATMUL_SCRATCH_FLOATS(GROUP) * sizeof(float),
-               "the scratch holds a strip of as many groups as the matrix has");
-
-static void strip_fill(const strip *s, const matrix *w)
-{
-    ATTR_ALIGNED(64) float param[2][LANES][LANES];
-    const __m512i nibble = _mm512_set1_epi8(15);
-    for (uint32_t v = 0; v < STRIP_VECS && v * LANES < s->n_rows; v++) {
-        const rows16 r = rows_at(w, s->row + v * LANES, least(s->n_rows - v * LANES, LANES));
-        params16(r.scale, s->g0, s->n_groups, param[0]);
-        params16(r.bias, s->g0, s->n_groups, param[1]);
-        for (uint32_t g = 0; g < s->n_groups; g++) {
-            strip_group *out = &s->group[g];
-            const size_t off = (size_t)(s->g0 + g) * GROUP_BYTES;
-            __m512i word[8];
-            words16(r.code, off, GROUP_BYTES, word);
-            if (g % 2 == 0)
-                UNROLLED (i, LANES) /* the next strip's */
-                    _mm_prefetch((const char *)r.code[i] + off + STRIP_ROWS * w->row_bytes,
-                                 _MM_HINT_T1);
-            UNROLLED (i, 8) {
-                _mm512_store_si512(out->code[i][v], _mm512_and_si512(word[i], nibble));
-                _mm512_store_si512(out->code[8 + i][v],
-                                   _mm512_and_si512(_mm512_srli_epi32(word[i], 4), nibble));
-            }
-            _mm512_store_ps(out->scale[v], _mm512_load_ps(param[0][g]));
-            _mm512_store_ps(out->bias[v], _mm512_load_ps(param[1][g]));
-        }
-    }
-}
-
-/* n_tokens (constant, as n_vecs and n_planes) from the t-th. */
-static ATTR_INLINE void strip_tile(uint32_t n_planes, uint32_t n_vecs, uint32_t n_tokens,
-                                   const strip *s, uint32_t t, const float *const *x,
-                                   float *const *y)
-{
-    __m512 sum[STRIP_VECS][STRIP_TOKENS];
-    const uint8_t *xt[STRIP_TOKENS];
-    float *waiting = s->waiting + (size_t)t * STRIP_ROWS;
-    UNROLLED (i, n_tokens) {
-        xt[i] = (const uint8_t *)x[t + i] + (size_t)s->g0 * prep_bytes(n_planes);
-        UNROLLED (v, n_vecs)
-            sum[v][i] = s->first ? _mm512_setzero_ps()
-                                 : _mm512_load_ps(waiting + i * STRIP_ROWS + v * LANES);
-    }
-    for (uint32_t g = 0; g < s->n_groups; g++) {
-        const strip_group *w = &s->group[g];
-        const size_t off = (size_t)g * prep_bytes(n_planes);
-        __m512i acc[STRIP_VECS][STRIP_TOKENS];
-        UNROLLED (i, n_tokens)
-            UNROLLED (v, n_vecs)
-                acc[v][i] = _mm512_setzero_si512();
-        UNROLLED (p, n_planes) {
-            if (p > 0)
-                UNROLLED (i, n_tokens)
-                    UNROLLED (v, n_vecs)
-                        acc[v][i] = _mm512_slli_epi32(acc[v][i], 8);
-            UNROLLED (j, GROUP / 4) {
-                __m512i c[STRIP_VECS];
-                UNROLLED (v, n_vecs)
-                    c[v] = _mm512_load_si512(w->code[j][v]);
-                UNROLLED (i, n_tokens) {
-                    int32_t word;
-                    memcpy(&word, xt[i] + off + p * GROUP + j * 4, sizeof word);
-                    UNROLLED (v, n_vecs)
-                        acc[v][i] = _mm512_dpbusd_epi32(acc[v][i], c[v], _mm512_set1_epi32(word));
-                }
-            }
-        }
-        UNROLLED (i, n_tokens)
-            UNROLLED (v, n_vecs)
-                sum[v][i] = group_add(sum[v][i], acc[v][i], _mm512_load_ps(w->scale[v]),
-                                      _mm512_load_ps(w->bias[v]), x_param(xt[i] + off, n_planes, 0),
-                                      x_param(xt[i] + off, n_planes, 1));
-    }
-    UNROLLED (i, n_tokens)
-        UNROLLED (v, n_vecs) {
-            const uint32_t left = s->n_rows - v * LANES;
-            const __mmask16 m = (__mmask16)(left < LANES ? (1u << left) - 1 : 0xffffu);
-            if (s->last)
-                _mm512_mask_storeu_ps(y[t + i] + s->row + v * LANES, m, sum[v][i]);
-            else
-                _mm512_store_ps(waiting + i * STRIP_ROWS + v * LANES, sum[v][i]);
-        }
-}
-
-#define TILE_CASE(n)                                                                               \
-    case n:                                                                                        \
-        if (s->n_rows > LANES)                                                                     \
-            strip_tile(n_planes, 2, n, s, t, x, y);                                                \
-        else                                                                                       \
-            strip_tile(n_planes, 1, n, s, t, x, y);                                                \
-        break;
-
-static ATTR_INLINE void strip_tokens(uint32_t n_planes, const strip *s, const float *const *x,
-                                     uint32_t n_tokens, float *const *y)
-{
-    for (uint32_t t = 0, n; t < n_tokens; t += n) {
-        const uint32_t left = n_tokens - t;
-        n = STRIP_TOKENS; /* the last two tiles share evenly */
-        if (left < 2 * STRIP_TOKENS) n = left <= STRIP_TOKENS ? left : (left + 1) / 2;
-        switch (n) {
-            TILE_CASE(1)
-            TILE_CASE(2)
-            TILE_CASE(3)
-            TILE_CASE(4)
-            TILE_CASE(5)
-            TILE_CASE(6)
-        default:
-            break;
-        }
-    }
-}
-
-static ATTR_INLINE void strips(uint32_t n_planes, const matrix *w, uint32_t row0, uint32_t row1,
-                               const float *const *x, uint32_t n_tokens, float *const *y,
-                               float *scratch)
-{
-    const uint32_t n_groups = w->cols / GROUP;
-    const size_t n_held = least(n_groups, STRIP_GROUPS);
-    const size_t held = n_held * (sizeof(strip_group) / sizeof(float));
-    const size_t room = (MATMUL_SCRATCH_FLOATS(w->cols) - held) / STRIP_ROWS; /* tokens that wait */
-    const uint32_t block = n_groups <= STRIP_GROUPS ? n_tokens : least(n_tokens, (uint32_t)room);
-    strip s = {.group = (strip_group *)(void *)scratch, .waiting = scratch + held};
-    for (uint32_t t = 0; t < n_tokens; t += block)
-        for (s.row = row0; s.row < row1; s.row += STRIP_ROWS) {
-            s.n_rows = least(row1 - s.row, STRIP_ROWS);
-            for (s.g0 = 0; s.g0 < n_groups; s.g0 += STRIP_GROUPS) {
-                s.n_groups = least(n_groups - s.g0, STRIP_GROUPS);
-                s.first = s.g0 == 0;
-                s.last = s.g0 + s.n_groups == n_groups;
-                strip_fill(&s, w);
-                strip_tokens(n_planes, &s, x + t, least(n_tokens - t, block), y + t);
-            }
-        }
 }
 
 /* ---- Entry points ---- */
