@@ -33,7 +33,7 @@ typedef struct bench {
     executor *ex;
     float *logits;
     uint64_t rng;
-    double read_bw, flops;
+    double read_bw, flops, int8;
 } bench;
 
 static int32_t next_token(bench *b)
@@ -103,10 +103,11 @@ static void measure_machine(bench *b)
     const matrix *w = &b->weights.lm_head;
     const double map_bw = peak_read_bandwidth(p, w->data, w->rows * w->row_bytes, 12, v);
     b->flops = peak_fma(p, v);
+    b->int8 = peak_int8(p);
     printf("machine: %u threads, read %.2f GB/s (mapped lm_head %.2f GB/s), f32 FMA %.1f GFLOP/s "
-           "(%s)\n",
+           "(%s), int8 %.1f GOP/s\n",
            pool_n_threads(p), b->read_bw / 1e9, map_bw / 1e9, b->flops / 1e9,
-           b->ex->ops->variant(b->ex));
+           b->ex->ops->variant(b->ex), b->int8 / 1e9);
     pool_destroy(p);
 }
 
@@ -191,8 +192,10 @@ static void bench_prefill(bench *b, uint32_t n)
     const double attn = 4.0 * shape_q_width(&b->shape) * full * (n / 2.0);
     const double ops = n * (2.0 * shape_macs(&b->shape) + attn);
     if (dt > 0)
-        printf("prefill     %6u: %7.2f tokens/s (%.2f s), %.1f GFLOP/s = %.1f %% of the FMA peak\n",
-               n, n / dt, dt, ops / dt / 1e9, 100.0 * ops / dt / b->flops);
+        printf("prefill     %6u: %7.2f tokens/s (%.2f s), %.1f GFLOP/s = %.1f %% of the FMA peak, "
+               "%.1f %% of the int8 peak\n",
+               n, n / dt, dt, ops / dt / 1e9, 100.0 * ops / dt / b->flops,
+               b->int8 > 0 ? 100.0 * ops / dt / b->int8 : 0.0);
     fflush(stdout);
     b->ex->ops->seq_destroy(b->ex, seq);
 }

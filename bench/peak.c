@@ -1,5 +1,7 @@
 #include "peak.h"
 
+#include "exec/cpu/kernels.h"
+
 #include <string.h>
 
 #define READ_BLOCK (1u << 20)
@@ -84,11 +86,26 @@ static void fma_task(void *p, uint32_t i_task, uint32_t i_thread)
     c->ops[i_task] = c->fn(c->n, &c->sink[i_task]);
 }
 
+/* Operations per second of c->fn on all threads, best of three. */
+static double rate_of(pool *p, fma_ctx *c)
+{
+    const uint32_t n_threads = pool_n_threads(p);
+    double best = 0.0;
+    for (int r = 0; r < 3; r++) {
+        const double t0 = time_now();
+        pool_run(p, fma_task, c, n_threads);
+        const double dt = time_now() - t0;
+        double ops = 0.0;
+        for (uint32_t i = 0; i < n_threads; i++)
+            ops += c->ops[i];
+        if (ops / dt > best) best = ops / dt;
+    }
+    return best;
+}
+
 double peak_fma(pool *p, const char *variant)
 {
     static fma_ctx c;
-    const uint32_t n_threads = pool_n_threads(p);
-    double best = 0.0;
     c.fn = fma_generic;
     c.n = 8000000;
 #if defined(__x86_64__)
@@ -97,14 +114,19 @@ double peak_fma(pool *p, const char *variant)
 #else
     (void)variant;
 #endif
-    for (int r = 0; r < 3; r++) {
-        const double t0 = time_now();
-        pool_run(p, fma_task, &c, n_threads);
-        const double dt = time_now() - t0;
-        double ops = 0.0;
-        for (uint32_t i = 0; i < n_threads; i++)
-            ops += c.ops[i];
-        if (ops / dt > best) best = ops / dt;
-    }
-    return best;
+    return rate_of(p, &c);
+}
+
+double peak_int8(pool *p)
+{
+#if defined(__x86_64__)
+    static fma_ctx c;
+    if ((cpu_features() & CPU_VNNI) == 0) return 0.0;
+    c.fn = peak_int8_avx512vnni;
+    c.n = 8000000;
+    return rate_of(p, &c);
+#else
+    (void)p;
+    return 0.0;
+#endif
 }

@@ -16,12 +16,17 @@ double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps,
  * vectors of kernel variant `variant` ("avx512", "avx2", else what the compiler makes of C). */
 double peak_fma(pool *p, const char *variant);
 
+/* Products of bytes with 32-bit sums, likewise (a multiply-add counts two); 0 where there is no
+ * code for the CPU at hand. */
+double peak_int8(pool *p);
+
 /* One thread: reads [at, at + n), n % 256 == 0, `ahead` bytes prefetched; the exclusive or. */
 uint64_t peak_read_generic(const uint8_t *at, uint64_t n, uint64_t ahead);
 uint64_t peak_read_avx512(const uint8_t *at, uint64_t n, uint64_t ahead);
 uint64_t peak_read_avx2(const uint8_t *at, uint64_t n, uint64_t ahead);
 
 /* One thread: n steps of independent FMAs; returns the operations done. One per instruction set. */
+double peak_int8_avx512vnni(uint64_t n, float *sink);
 double peak_fma_avx512(uint64_t n, float *sink);
 double peak_fma_avx2(uint64_t n, float *sink);
 
