@@ -20,7 +20,7 @@ typedef struct serve_options {
     const char *host, *unix_socket, *key_file, *allow_hosts, *cors_origins;
     const char *cache_ram, *trace_dir, *model_name, *log_format;
     uint64_t port, n_parallel, n_ctx, queue_max, body_mib, n_connections;
-    double drain_seconds;
+    double drain_seconds, idle_unload;
     int log_prompts;
 } serve_options;
 
@@ -58,6 +58,10 @@ static const cli_option options[] = {
                  "connections at the same time; default 256"),
     CLI_OPT_REAL(0, "drain-seconds", serve_options, drain_seconds, 0, 86400, "X",
                  "after a signal, running requests have this long to end; default 30"),
+    CLI_OPT_REAL(
+        0, "idle-unload", serve_options, idle_unload, 0, 1e9, "X",
+        "after X seconds without a request for the model it leaves memory, until the next; "
+        "default 0: never"),
     CLI_ROW_BACKEND(serve_options, common),
     CLI_ROW_THREADS(serve_options, common),
     CLI_ROW_PRECISION(serve_options, common),
@@ -105,10 +109,21 @@ static bool catch_signals(void)
     return true;
 }
 
-static void wait_signal(void)
+/* Until a signal comes; an idle model is unloaded, and loaded again. */
+static void wait_signal(server *s, double idle_unload)
 {
-    struct pollfd p = {.fd = signal_pipe[0], .events = POLLIN};
-    while (poll(&p, 1, -1) < 0 && errno == EINTR && !received) {
+    struct pollfd p[] = {{.fd = signal_pipe[0], .events = POLLIN},
+                         {.fd = server_wake_fd(s), .events = POLLIN}};
+    const int tick = idle_unload >= 4 ? 1000 : 1 + (int)(idle_unload * 250);
+    bool loaded = true;
+    while (!received) {
+        if (poll(p, 2, idle_unload > 0 ? tick : -1) < 0 && errno != EINTR) break;
+        if (idle_unload <= 0 || received) continue;
+        const bool before = loaded;
+        server_tend(s, &loaded);
+        if (loaded != before)
+            notify("STATUS=%s %s", loaded ? "answering at" : "idle, without the model, at",
+                   server_url(s));
     }
 }
 
@@ -164,7 +179,7 @@ static calla_status serve(const server_options *so, double drain_seconds, calla_
     /* For scripts: with --port 0 the only way to know. */
     (void)printf("%s\n", server_url(s));
     if (!cli_stdout_ok()) cli_error(&cli_serve, "standard output is closed");
-    if (!received) wait_signal();
+    if (!received) wait_signal(s, so->idle_unload_seconds);
     notify("STOPPING=1\nSTATUS=letting requests end");
     (void)server_drain(s, drain_seconds);
 fail:
@@ -231,6 +246,7 @@ static int cmd_serve(int argc, char **argv)
         .log_prompts = o.log_prompts != 0,
         .log_level = cli_logger_make(&cli_serve, &o.common).level,
         .trace_dir = o.trace_dir,
+        .idle_unload_seconds = o.idle_unload,
     };
     raise_files();
     calla_status st = catch_signals() ? serve(&so, o.drain_seconds, &err)

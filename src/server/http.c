@@ -115,6 +115,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) r->complete = true;
     const bool complete = r->complete;
     s->n_active -= r->active;
+    s->n_model -= r->needs_model;
+    if (r->needs_model) s->last_model = time_now();
     http_conn *conn = r->conn;
     conn->req = NULL;
     conn->serial++;
@@ -307,7 +309,20 @@ void http_server_destroy(http_server *s)
 
 void http_server_set_api(http_server *s, api_ctx *ctx)
 {
+    pthread_mutex_lock(&s->lock);
+    s->last_model = time_now();
     atomic_store(&s->api, ctx);
+    pthread_mutex_unlock(&s->lock);
+}
+
+api_ctx *http_server_take_api(http_server *s, double idle_seconds)
+{
+    api_ctx *ctx = NULL;
+    pthread_mutex_lock(&s->lock);
+    if (s->n_model == 0 && time_now() - s->last_model >= idle_seconds)
+        ctx = atomic_exchange(&s->api, NULL);
+    pthread_mutex_unlock(&s->lock);
+    return ctx;
 }
 
 static uint32_t read_count(const http_server *s, const uint32_t *count)

@@ -162,6 +162,11 @@ typedef struct http_options {
     uint32_t idle_seconds;    /* from an answer to the next request's headers; 0: 75 */
     uint32_t comment_seconds; /* silence of a stream before a comment; 0: 10 */
 
+    /* [the request's thread] A request needs the model and there is none: brings it, or NULL, which
+     * makes it a 503. It may block. *failed: not because it is loaded for the first time. NULL:
+     * none is brought. */
+    struct api_ctx *(*on_need)(void *user, bool *failed);
+
     struct metrics *metrics;    /* borrowed, may be NULL */
     struct server_log *log;     /* borrowed, may be NULL */
     struct server_trace *trace; /* borrowed, may be NULL */
@@ -175,6 +180,10 @@ void http_server_destroy(http_server *s);
 
 /* [any] Requests that need the model get 503 until this was called with a context; NULL: again. */
 void http_server_set_api(http_server *s, api_ctx *ctx);
+
+/* The context, which no request has or gets any more, when no request had it for so many seconds;
+ * NULL: there was one, or there is no context. */
+api_ctx *http_server_take_api(http_server *s, double idle_seconds);
 
 /* [any] No new connections; the open ones are closed after the answer they wait for. */
 void http_server_quiesce(http_server *s);

@@ -70,6 +70,7 @@ struct http_req {
     uint64_t n_received; /* bytes of the body, kept or not */
     bool refused;        /* answered before the body; its bytes are dropped */
     bool active;         /* counted in http_server.n_active */
+    bool needs_model;    /* counted in http_server.n_model */
 
     struct MHD_Response *response;
     unsigned status; /* also written by the monitor, under the server's lock */
@@ -119,6 +120,8 @@ struct http_server {
     uint32_t n_connections;
     uint32_t n_requests; /* structs alive */
     uint32_t n_active;   /* handlers running, answers not yet sent */
+    uint32_t n_model;    /* of these, with the model */
+    double last_model;   /* when one of them ended */
     pthread_mutex_t lock;
     pthread_cond_t none; /* n_requests became 0 */
     http_conn *conns;    /* [n_conns] */

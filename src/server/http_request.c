@@ -480,9 +480,21 @@ enum MHD_Result http_req_body(http_req *r, const char *data, size_t n)
 static void call_handler(http_req *r)
 {
     http_server *s = r->server;
+    const bool needs_model = !(r->route->flags & (HTTP_NO_MODEL | HTTP_OPEN));
+    /* Counted first: then http_server_take_api() either sees it, or has taken the context. */
+    pthread_mutex_lock(&s->lock);
+    r->needs_model = needs_model;
+    s->n_model += needs_model;
+    pthread_mutex_unlock(&s->lock);
     api_ctx *ctx = atomic_load(&s->api);
-    if (!ctx && !(r->route->flags & (HTTP_NO_MODEL | HTTP_OPEN))) {
-        refuse(r, 503, "loading", "the model is still being loaded");
+    bool failed = false;
+    if (!ctx && needs_model && s->o.on_need) ctx = s->o.on_need(s->o.user, &failed);
+    if (!ctx && needs_model) {
+        if (failed)
+            refuse(r, 503, "not_loaded",
+                   "the model could not be loaded again; the server's log says why");
+        else
+            refuse(r, 503, "loading", "the model is still being loaded");
         return;
     }
     r->route->fn(ctx, &r->pub);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -30,8 +31,16 @@ struct server {
     calla_engine *engine;
     scheduler *sched;
     api_ctx *api;
-    pthread_mutex_t lock; /* guards `ready`: what /metrics and /ready may look at */
-    bool ready;
+    int wake[2]; /* a pipe: a request waits for the model; -1 without idle_unload_seconds */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Guarded by lock: */
+    bool ready;        /* requests are answered, if need be after loading */
+    bool loaded;       /* sched, api and engine are there */
+    bool asleep;       /* they were, and come back when wanted */
+    bool wanted;       /* by a request, which waits */
+    bool closing;      /* nothing is loaded any more */
+    uint32_t n_failed; /* tries to load again */
 };
 
 /* ---- Routes ------------------------------------------------------------------------------- */
@@ -42,13 +51,6 @@ static bool is_ready(server *s)
     const bool ready = s->ready;
     pthread_mutex_unlock(&s->lock);
     return ready;
-}
-
-static void set_ready(server *s, bool ready)
-{
-    pthread_mutex_lock(&s->lock);
-    s->ready = ready;
-    pthread_mutex_unlock(&s->lock);
 }
 
 static void respond_health(http_request *req, bool must_be_ready)
@@ -78,10 +80,12 @@ static void handle_metrics(api_ctx *ctx, http_request *req)
     server *s = req->user;
     sched_stats stats;
     strbuf body = {0};
-    const bool ready = is_ready(s);
     (void)ctx;
-    if (ready) scheduler_stats(s->sched, &stats);
-    metrics_render(s->metrics, &body, ready ? &stats : NULL,
+    pthread_mutex_lock(&s->lock); /* it could go meanwhile */
+    const bool loaded = s->loaded;
+    if (loaded) scheduler_stats(s->sched, &stats);
+    pthread_mutex_unlock(&s->lock);
+    metrics_render(s->metrics, &body, loaded ? &stats : NULL,
                    http_server_n_connections(http_request_server(req)));
     http_respond(req, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
@@ -183,6 +187,22 @@ static calla_status read_list(const char *text, char **copy, const char ***list,
 
 /* ---- Create ------------------------------------------------------------------------------- */
 
+/* A request waits until the thread that tends has loaded the model. */
+static api_ctx *on_need(void *user, bool *failed)
+{
+    server *s = user;
+    const char byte = 0;
+    pthread_mutex_lock(&s->lock);
+    const uint32_t n_failed = s->n_failed;
+    if (s->asleep && !s->wanted && write(s->wake[1], &byte, 1) == 1) s->wanted = true;
+    while (s->asleep && !s->closing && s->n_failed == n_failed)
+        pthread_cond_wait(&s->changed, &s->lock);
+    api_ctx *api = s->loaded ? s->api : NULL;
+    *failed = s->asleep;
+    pthread_mutex_unlock(&s->lock);
+    return api;
+}
+
 static calla_status start_http(server *s, calla_error *err)
 {
     char *text[3] = {NULL, NULL, NULL};
@@ -205,6 +225,7 @@ static calla_status start_http(server *s, calla_error *err)
         .cors_origins = list[2],
         .body_bytes_max = s->o.body_bytes_max,
         .connections_max = s->o.connections_max,
+        .on_need = s->o.idle_unload_seconds > 0 ? on_need : NULL,
         .metrics = s->metrics,
         .log = s->log,
         .trace = s->trace,
@@ -225,7 +246,13 @@ calla_status server_create(server **out, const server_options *options, calla_er
     *out = NULL;
     if (!s) return err_set(err, CALLA_ERR_MEMORY, "server: out of memory");
     s->o = *options;
+    s->wake[0] = s->wake[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    if (options->idle_unload_seconds > 0 && pipe(s->wake) != 0) {
+        st = err_set(err, CALLA_ERR_IO, "server: cannot make a pipe");
+        goto fail;
+    }
     const server_log_options lo = {options->log_fd, options->log_json, options->log_prompts,
                                    options->log_level};
     TRY(server_log_create(&s->log, &lo, err));
@@ -304,11 +331,86 @@ calla_status server_load(server *s, calla_error *err)
     const api_options ao = {
         .engine = s->engine, .scheduler = s->sched, .model_name = s->o.model_name};
     TRY(api_create(&s->api, &ao, err));
+    pthread_mutex_lock(&s->lock);
+    s->ready = s->loaded = true;
+    s->asleep = s->wanted = false;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
     http_server_set_api(s->http, s->api);
-    set_ready(s, true);
     server_log_line(s->log, CALLA_LOG_INFO, "%s is ready at %s", s->o.model_dir, server_url(s));
 fail:
     return st;
+}
+
+/* ---- Idle --------------------------------------------------------------------------------- */
+
+static void free_model(server *s)
+{
+    api_destroy(s->api);
+    scheduler_destroy(s->sched);
+    calla_engine_destroy(s->engine);
+    s->api = NULL;
+    s->sched = NULL;
+    s->engine = NULL;
+}
+
+/* True when no request has had the model for long; from then on they ask on_need() for it. */
+static bool fall_asleep(server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool idle = s->loaded && s->o.idle_unload_seconds > 0 &&
+                      http_server_take_api(s->http, s->o.idle_unload_seconds) != NULL;
+    if (idle) {
+        s->loaded = false;
+        s->asleep = true;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
+static void unload(server *s)
+{
+    /* No request has the model; one whose client went may still run. */
+    scheduler_abort(s->sched);
+    (void)scheduler_drain(s->sched, ENDING_SECONDS);
+    free_model(s);
+    server_log_line(s->log, CALLA_LOG_INFO,
+                    "the model is unloaded after %.0f s without a request; the next one loads it",
+                    s->o.idle_unload_seconds);
+}
+
+static void load_again(server *s)
+{
+    calla_error err = {0};
+    char bytes[16];
+    (void)read(s->wake[0], bytes, sizeof bytes);
+    if (server_load(s, &err) == CALLA_OK) return;
+    free_model(s);
+    server_log_line(s->log, CALLA_LOG_ERROR, "the model cannot be loaded again: %s", err.message);
+    pthread_mutex_lock(&s->lock);
+    s->n_failed++;
+    s->wanted = false;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void server_tend(server *s, bool *loaded)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool wanted = s->wanted;
+    pthread_mutex_unlock(&s->lock);
+    if (wanted)
+        load_again(s);
+    else if (fall_asleep(s))
+        unload(s);
+    pthread_mutex_lock(&s->lock);
+    *loaded = s->loaded;
+    pthread_mutex_unlock(&s->lock);
+}
+
+int server_wake_fd(const server *s)
+{
+    return s->wake[0];
 }
 
 const char *server_url(const server *s)
@@ -333,6 +435,10 @@ static bool wait_answers(const server *s, double seconds)
 bool server_drain(server *s, double seconds)
 {
     const double end = time_now() + seconds;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
     http_server_quiesce(s->http);
     const uint32_t n = http_server_n_active(s->http);
     if (n > 0)
@@ -357,15 +463,20 @@ bool server_drain(server *s, double seconds)
 void server_destroy(server *s)
 {
     if (!s) return;
-    set_ready(s, false);
+    pthread_mutex_lock(&s->lock);
+    s->ready = s->loaded = false;
+    s->closing = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
     http_server_destroy(s->http);
-    api_destroy(s->api);
-    scheduler_destroy(s->sched);
-    calla_engine_destroy(s->engine);
+    free_model(s);
+    for (size_t i = 0; i < 2; i++)
+        if (s->wake[i] >= 0) (void)close(s->wake[i]);
     metrics_destroy(s->metrics);
     server_trace_destroy(s->trace);
     server_log_destroy(s->log);
     mem_free(s->routes);
+    pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }

@@ -3,7 +3,7 @@
  * Does:    listens at once, so that /health answers while the model is loaded; loads it; answers;
  *          drains. Routes of its own: /health, /ready, /metrics, / (the chat page).
  * Owns:    everything. Order of death: HTTP layer (its threads call the API), API, scheduler,
- * engine. Threads: one thread makes the calls, in the order create, load, drain, destroy.
+ * engine. Threads: one thread makes the calls, in the order create, load, tend, drain, destroy.
  */
 #ifndef CALLA_SERVER_SERVER_H
 #define CALLA_SERVER_SERVER_H
@@ -45,13 +45,23 @@ typedef struct server_options {
     bool log_json, log_prompts;
     calla_log_level log_level;
     const char *trace_dir; /* NULL: none */
+
+    /* Seconds without a request for the model after which it leaves memory, until the next; 0:
+     * never. Needs server_tend(). */
+    double idle_unload_seconds;
 } server_options;
 
-/* Listens. The strings of the options are borrowed until server_load has returned. */
+/* Listens. The strings of the options are borrowed. */
 calla_status server_create(server **out, const server_options *options, calla_error *err);
 
 /* Opens the model; from then on requests are answered. */
 calla_status server_load(server *s, calla_error *err);
+
+/* Unloads the model when it was idle for long, and loads it again when a request waits for that. To
+ * be called about once a second, and when server_wake_fd() can be read. *loaded: which it is now.
+ */
+void server_tend(server *s, bool *loaded);
+int server_wake_fd(const server *s); /* -1 without idle_unload_seconds */
 
 const char *server_url(const server *s);
 

@@ -148,6 +148,30 @@ is 'trace: request' "$hello" "$("$tools/jsonget" request <"$trace")"
 has 'trace: response' 'I am Calla' "$("$tools/jsonget" response <"$trace")"
 case $(cat "$tmp/trace"/*) in *key-*) fail 'no keys in traces' 'found one' ;; *) pass ;; esac
 
+# ---- An idle model leaves memory and comes back ----
+cp -r models/nano "$tmp/model"
+start --idle-unload 0.3 -m "$tmp/model"
+await 'the model is unloaded after' 'idle'
+a=$(ask "$url" GET /ready); has 'ready without the model' '200 OK' "$a"
+a=$(ask "$url" GET /metrics); has 'metrics without the model' 'calla_requests_total' "$a"
+for i in 1 2 3 4; do ask "$url" POST /v1/chat/completions "$hello" >"$tmp/idle$i" & done
+a=$(ask "$url" POST /v1/chat/completions "$stream"); has 'back' 'data: [DONE]' "$a"
+tries=0
+while [ "$(cat "$tmp"/idle? | grep -c 'I am Calla')" != 4 ] && [ $tries -lt 200 ]; do sleep 0.05; tries=$((tries + 1)); done
+is 'all that waited' 4 "$(cat "$tmp"/idle? | grep -c 'I am Calla')"
+mv "$tmp/model" "$tmp/away"
+tries=0
+while [ "$(grep -c 'the model is unloaded after' "$tmp/log")" -lt 2 ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
+a=$(ask "$url" POST /v1/chat/completions "$hello"); has 'gone' '503 Service Unavailable' "$a"; has 'gone' '"code":"not_loaded"' "$a"
+await 'the model cannot be loaded again' 'why'
+mv "$tmp/away" "$tmp/model"
+a=$(ask "$url" POST /v1/chat/completions "$hello"); has 'there again' 'I am Calla' "$a"
+# Not while it works.
+ask "$url" POST /v1/completions '{"prompt":"a a a a","max_tokens":1000,"stream":true}' >"$tmp/a"
+has 'a long answer' 'data: [DONE]' "$(cat "$tmp/a")"
+stop TERM; is 'idle: TERM' 0 $rc
+start --idle-unload 0.2; await 'the model is unloaded after' 'idle'; stop INT; is 'asleep: INT' 0 $rc
+
 # ---- Refusals ----
 : >"$tmp/empty"
 run serve --port 0 --api-key-file "$tmp/empty"; is 'no keys' 1 $rc; has 'no keys' 'expected a key, found none' "$err"
