@@ -43,6 +43,9 @@ calla_status synth_write(const char *out, const synth_options *options, uint64_t
 /* The JSON files; false when memory ran out. n_tokens: ids with a token, added tokens included. */
 uint32_t synth_n_tokens(const model_shape *shape);
 bool synth_config(strbuf *out, const model_shape *shape);
+/* Whether a config.json is of a checkpoint of random values ("calla_synth"): what it answers says
+ * nothing, and near ties between experts make it sensitive to the last bit. */
+bool synth_is(const json_value *config);
 bool synth_generation_config(strbuf *out, const model_shape *shape);
 bool synth_tokenizer(strbuf *out, uint32_t n_tokens);
 bool synth_tokenizer_config(strbuf *out, const model_shape *shape);

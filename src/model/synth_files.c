@@ -120,6 +120,7 @@ bool synth_config(strbuf *b, const model_shape *s)
 {
     (void)strbuf_printf(b,
                         "{\n    \"architectures\": [\"Qwen3_5MoeForConditionalGeneration\"],\n"
+                        "    \"calla_synth\": true,\n"
                         "    \"eos_token_id\": [%u, %u],\n    \"image_token_id\": %u,\n"
                         "    \"model_type\": \"qwen3_5_moe\",\n",
                         added_id(s, IM_END), added_id(s, END_OF_TEXT), added_id(s, IMAGE));
@@ -132,6 +133,12 @@ bool synth_config(strbuf *b, const model_shape *s)
                          "    \"video_token_id\": %u,\n    \"vision_end_token_id\": %u,\n"
                          "    \"vision_start_token_id\": %u\n}\n",
                          added_id(s, VIDEO), added_id(s, VISION_END), added_id(s, VISION_START));
+}
+
+bool synth_is(const json_value *config)
+{
+    const json_value *v = json_get(config, "calla_synth");
+    return v != NULL && v->type == JSON_TRUE;
 }
 
 bool synth_generation_config(strbuf *b, const model_shape *s)

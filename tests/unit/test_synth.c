@@ -49,6 +49,7 @@ static void test_config(void **state)
         assert_int_equal(json_parse(&cd, c.data, c.len, NULL, &err), CALLA_OK);
         assert_int_equal(json_parse(&gd, g.data, g.len, NULL, &err), CALLA_OK);
         if (shape_read(&found, cd.root, gd.root, &err) != CALLA_OK) fail_msg("%s", err.message);
+        assert_true(synth_is(cd.root) && !synth_is(gd.root));
         assert_int_equal(found.n_stop_ids, 2);
         want.n_stop_ids = 2;
         want.stop_ids[0] = (int32_t)synth_n_tokens(&want) - 31; /* <|im_end|> */
