@@ -35,15 +35,13 @@ MSL_FLAGS    := -fPIC -Itests/msl -I$(BUILD) -DKX_SHIM -DMSL_RUN -ftrivial-auto-
 $(BUILD)/metal/%.bytes: $(BUILD)/metal/%.metal
 	@od -An -v -tu1 $< | sed 's/^ *//; s/  */,/g; s/$$/,/' >$@
 MSL_SHIM := $(wildcard tests/msl/*)
-# Without a shim for their instructions all rungs are the scalar one.
-MSL_TILED := $(wildcard tests/msl/shim_matrix_run.h)
 # $1 the name, $2 the rung
 define msl_rule
 $(BUILD)/msl/$1_$2.o: tests/msl/run.cpp $(MSL_SHIM) src/kernels/kernels.inc src/kernels/simt.h \
         $(BUILD)/metal/$1.metal $(BUILD)/metal/$1.bytes $(BUILD)/cxx-flags.txt mk/metal.mk
 	@mkdir -p $$(@D)
 	$$(Q)$$(CXX_COMPILE) -O1 $$(CXX_WARN) $$(MSL_FLAGS) -DMSL_NAME=$1 -DMSL_RUNG=$2 \
-	    -DKX_FAMILY=$(call metal_number,$1) $(if $(filter $1,$(METAL_TILES)),-DCALLA_RUNG=$(if $(MSL_TILED),$2,0)) \
+	    -DKX_FAMILY=$(call metal_number,$1) $(if $(filter $1,$(METAL_TILES)),-DCALLA_RUNG=$2) \
 	    -D__METAL_VERSION__=$(MSL_VERSION_$2) $(if $(filter 2 3,$2),-D__HAVE_TENSOR__) \
 	    -DMSL_TEXT='"metal/$1.metal"' -DMSL_BYTES='"metal/$1.bytes"' -c $$< -o $$@
 endef

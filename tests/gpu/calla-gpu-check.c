@@ -64,7 +64,7 @@ static void open_device(check *c, const options *o, uint64_t schedule)
         st = err_set(&err, CALLA_ERR_UNSUPPORTED, "no driver \"%s\" in this build", o->device);
     const bool device = strcmp(o->device, "metal") == 0;
     c->metal = device || strcmp(o->device, "msl") == 0;
-    c->codes = c->metal && o->rung == METAL_RUNG_TENSOR4 && (device || msl_has_rungs);
+    c->codes = c->metal && o->rung == METAL_RUNG_TENSOR4;
     if (st == CALLA_OK) st = recorder_create(&c->rec, c->dev, &err);
     if (st != CALLA_OK) {
         fprintf(stderr, "calla-gpu-check: %s\n", err.message);

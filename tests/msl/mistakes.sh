@@ -263,3 +263,21 @@ plant lint 310 'explicit instantiation' <<'X'
 template <uint N> KFN uint probe(uint n) { return n + N; }
 template uint probe<4>(uint n);
 X
+
+# ---- In the texts themselves ----
+
+mutate lint gemv 310 - 'no address space' 's/^#define THREF(T) .*/#define THREF(T) T \&/'
+mutate lint gdn 310 - 'no address space' 's/^#define THARRAY(T, n, name) .*/#define THARRAY(T, n, name) T(\&name)[n]/'
+mutate lint gemv 310 - 'no address space' 's/^#define DPTR(T) .*/#define DPTR(T) T */'
+mutate lint attn 310 1 'no address space' 's/threadgroup T \*const name = (threadgroup T \*)/threadgroup T *const name = (T *)/'
+mutate lint gdn 320 - 'simd_group' 's/\[\[thread_index_in_simdgroup\]\]/[[thread_index_in_simd_group]]/'
+mutate lint gemv 310 - 'buffers are not' 's/KIN(1, uint, sb)/KIN(2, uint, sb)/'
+mutate lint basic 320 - 'a pragma' 's/contract(off)/contract(no)/'
+mutate lint basic 310 - 'is a double' 's/= 12582912.0f/= 12582912.0/'
+mutate lint gemm 310 0 'bytes of threadgroup memory' 's/^#define GEMM_PITCH 72u/#define GEMM_PITCH 144u/'
+mutate compile gemv 310 - 'no matching\|cannot initialize' 's/^#define TPTR(T) .*/#define TPTR(T) device T */'
+mutate compile attn 310 0 'no matching\|cannot initialize' 's/^#define KOUT(i, T, name) .*/#define KOUT(i, T, name) threadgroup T *name/'
+mutate compile gdn 310 - 'no matching' 's/tg_ld16f(o_s, i)/ld16f(o_s, i)/'
+mutate compile basic 310 - 'no matching' 's/st16h(out, i, o)/tg_st16h(out, i, o)/'
+mutate compile gemm 310 0 'undeclared\|no member' 's/metal::simd_shuffle(/metal::simd_shuffle_to(/'
+mutate compile gemv 310 - 'read-only\|const' 's/a\.tail != 0u/(a.tail = 0u) != 0u/'

@@ -24,12 +24,6 @@ static const msl_library *const libraries[METAL_SOURCES][METAL_RUNGS] = {
     }
     ONE(basic), ONE(gemv), ALL(gemm), ONE(gdn), ALL(attn)};
 
-#if __has_include("shim_matrix_run.h")
-const bool msl_has_rungs = true;
-#else
-const bool msl_has_rungs = false;
-#endif
-
 int msl_plant;
 
 uint64_t msl_hash(const void *text, size_t bytes)

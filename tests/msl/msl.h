@@ -45,9 +45,6 @@ uint64_t msl_hash(const void *text, size_t bytes);
  * empty one; NULL when there is no such text. hash: of the text they come from, or NULL. */
 const simt_kernel *msl_kernels(metal_rung rung, uint32_t family, uint64_t *hash);
 
-/* Are rungs 1 to 3 what they say? Otherwise they are rung 0. */
-extern const bool msl_has_rungs;
-
 /* All kernels of a rung by kernel_id, for simt_device_create. A kernel that Metal does not have
  * ends its dispatch with a violation. Not thread-safe the first time. */
 const simt_kernel *msl_table(metal_rung rung);

@@ -114,8 +114,6 @@ void atomic_thread_fence(mem_flags, memory_order, thread_scope);
 
 } /* namespace metal */
 
-#if __has_include("shim_matrix.h")
 #include "shim_matrix.h"
-#endif
 
 #endif

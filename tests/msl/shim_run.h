@@ -263,9 +263,7 @@ template <typename... A, void (*FN)(A...)> struct msl_entry<FN> {
     }
 };
 
-#if __has_include("shim_matrix_run.h")
 #include "shim_matrix_run.h"
-#endif
 
 /* The text follows: these words say nothing here. */
 #define device
