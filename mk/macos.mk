@@ -32,12 +32,17 @@ macos: ## build-macos/calla for arm64 macOS, cross-compiled; and its check of th
 	@$(ZIG) version >/dev/null 2>&1 || $(MAKE) --no-print-directory macos-env
 	@$(MAKE) --no-print-directory macos-build
 
+# Every Apple processor has what ISA_dotprod and ISA_armsha ask for, and zig has other names for them.
 macos-build:
 	@mkdir -p $(MACOS)/stub
 	@for l in System m dl pthread; do cp '$(dir $(ZIG))lib/libc/darwin/libSystem.tbd' $(MACOS)/stub/lib$$l.tbd; done
 	@$(MACOS_ENV) CC='$(MACOS_CC)' AR='$(ZIG) ar' SOURCES='$(SOURCES)' sh tools/macos/deps.sh $(MACOS)/deps
+	@# Of libcurl, which is part of macOS and is opened at run time, this machine's headers do.
+	@h=$$(echo '#include <curl/curl.h>' | cc -E - 2>/dev/null | sed -n 's|^# 1 "\(.*\)/curl\.h".*|\1|p' | head -n 1); \
+	    [ -z "$$h" ] || { mkdir -p $(MACOS)/deps/include/curl && cp "$$h"/*.h $(MACOS)/deps/include/curl/; }
 	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(MACOS) OS=Darwin ARCH=arm64 IS_CLANG=1 \
 	    CC='$(MACOS_CC)' CXX='$(MACOS_CXX)' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= MISSING= LIBS_FOUND=1 \
+	    ISA_dotprod= ISA_armsha= \
 	    LIB_CPPFLAGS='-I$(MACOS)/deps/include' EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"/usr/lib/libedit.3.dylib"'\' \
 	    LINK='$(LD64) -arch arm64 -platform_version macos $(MACOS_MIN) $(MACOS_SDK) -dead_strip -S -L$(MACOS)/stub' \
 	    LINK_LIBS='-L$(MACOS)/deps/lib -lyajl -lutf8proc -lmicrohttpd -lSystem' EDIT_LDLIBS= LDLIBS=-lSystem \
