@@ -5,8 +5,8 @@
  * goes on over the low one. Sums of integers are exact, so the two ways below agree by themselves;
  * what is rounded, the chain over the groups, has outputs in lanes in both.
  *
- * one    one token. Codes are read in the order of memory, which the hardware's prefetcher follows:
- *        a load holds two groups of a row. A tree of additions brings the sums of 16 loads into
+ * few    one or two tokens. Codes are read in the order of memory, which the hardware's prefetcher
+ * follows: a load holds two groups of a row. A tree of additions brings the sums of 16 loads into
  *        two vectors; those of 16 rows are transposed for the chain.
  * strip  more tokens: vec_int.inc.
  */
@@ -206,29 +206,47 @@ static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_r
     return y;
 }
 
-/* Whole blocks of 16 rows of [row0, row1); the first row that is left. */
-static ATTR_INLINE uint32_t one_rows(uint32_t n_planes, const matrix *w, uint32_t row0,
-                                     uint32_t row1, const float *x, float *y, float *scratch)
+#define FEW_TOKENS 2u /* the codes of 16 rows wait for the second in the nearest cache */
+
+/* Scratch of token t. */
+static ATTR_INLINE one one_at(uint32_t n_planes, uint32_t n_pairs, const float *x, uint32_t t,
+                              float *scratch)
 {
-    one o = {.x = (const uint8_t *)x, .n_pairs = w->cols / GROUP / 2};
-    uint8_t *const arranged = (uint8_t *)scratch;
-    o.arranged = arranged;
-    o.sum[0] = (int32_t *)(void *)(arranged + (o.n_pairs + LANES - 1) * (size_t)n_planes * 128);
-    o.sum[1] = o.sum[0] + LANES * o.n_pairs;
-    x_arrange(o.x, n_planes, o.n_pairs, arranged);
+    const size_t x_bytes = (size_t)(n_pairs + LANES - 1) * n_planes * 128;
+    const size_t sum_bytes = (size_t)LANES * n_pairs * sizeof(int32_t);
+    uint8_t *const at = (uint8_t *)scratch + t * (x_bytes + 2 * sum_bytes);
+    x_arrange((const uint8_t *)x, n_planes, n_pairs, at);
+    return (one){
+        .x = (const uint8_t *)x,
+        .arranged = at,
+        .sum = {(int32_t *)(void *)(at + x_bytes), (int32_t *)(void *)(at + x_bytes + sum_bytes)},
+        .n_pairs = n_pairs};
+}
+
+/* Whole blocks of 16 rows of [row0, row1); the first row that is left. */
+static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_t row0,
+                                     uint32_t row1, const float *const *x, uint32_t n_tokens,
+                                     float *const *y, float *scratch)
+{
+    one o[FEW_TOKENS];
+    const uint32_t n_pairs = w->cols / GROUP / 2;
     uint32_t row = row0;
+    for (uint32_t t = 0; t < n_tokens; t++)
+        o[t] = one_at(n_planes, n_pairs, x[t], t, scratch);
     for (; row + LANES <= row1; row += LANES) {
         const uint8_t *code = w->data + row * w->row_bytes;
-        const size_t param = (size_t)(row + LANES) * o.n_pairs * 4; /* of the next rows */
-        for (uint32_t i = 0, p = 0; i < o.n_pairs; i++, p = (p + LANES) % o.n_pairs) {
-            _mm_prefetch((const char *)w->scales + param + (size_t)i * 64, _MM_HINT_T0);
-            _mm_prefetch((const char *)w->biases + param + (size_t)i * 64, _MM_HINT_T0);
-            run_sums(code + (size_t)i * LANES * 64, arranged + (size_t)p * n_planes * 128, n_planes,
-                     o.sum[0] + i * LANES, o.sum[1] + i * LANES);
-        }
+        const size_t param = (size_t)(row + LANES) * n_pairs * 4; /* of the next rows */
         const int_rows r = rows_at(w, row, LANES);
-        _mm512_storeu_ps(y + row,
-                         one_chain(n_planes, &o, &r, code + o.n_pairs * LANES * 64 + AHEAD));
+        for (uint32_t t = 0; t < n_tokens; t++) {
+            for (uint32_t i = 0, p = 0; i < n_pairs; i++, p = (p + LANES) % n_pairs) {
+                _mm_prefetch((const char *)w->scales + param + (size_t)i * 64, _MM_HINT_T0);
+                _mm_prefetch((const char *)w->biases + param + (size_t)i * 64, _MM_HINT_T0);
+                run_sums(code + (size_t)i * LANES * 64, o[t].arranged + (size_t)p * n_planes * 128,
+                         n_planes, o[t].sum[0] + i * LANES, o[t].sum[1] + i * LANES);
+            }
+            const vf sum = one_chain(n_planes, &o[t], &r, code + n_pairs * LANES * 64 + AHEAD);
+            _mm512_storeu_ps(y[t] + row, sum);
+        }
     }
     return row;
 }
@@ -240,8 +258,9 @@ static ATTR_INLINE void matmul(uint32_t n_planes, const matrix *w, uint32_t row0
                                float *scratch)
 {
     /* codes of one row after the other, in whole vectors */
-    if (n_tokens == 1 && w->cols % (2 * GROUP) == 0 && w->row_bytes == w->cols / 2)
-        row0 = one_rows(n_planes, w, row0, row1, x[0], y[0], scratch);
+    const uint32_t few = w->cols >= 512 ? FEW_TOKENS : 1; /* as far as the scratch suffices */
+    if (n_tokens <= few && w->cols % (2 * GROUP) == 0 && w->row_bytes == w->cols / 2)
+        row0 = few_rows(n_planes, w, row0, row1, x, n_tokens, y, scratch);
     strips(n_planes, w, row0, row1, x, n_tokens, y, scratch);
 }
 
