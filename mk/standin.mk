@@ -25,7 +25,7 @@ $(STANDIN): $(STANDIN_OBJ)
 	$(Q)$(LINK) -shared $(if $(SAN),,-Wl,-z,defs) -o $@ $^ -lm -lpthread $(if $(filter Linux,$(OS)),-ldl)
 
 # The tests that open it.
-STANDIN_TESTS := test_standin test_metal
+STANDIN_TESTS := test_standin test_metal test_metal_rung
 $(STANDIN_TESTS:%=$(BUILD)/tests/%): | $(STANDIN)
 $(foreach t,$(STANDIN_TESTS),$(eval TEST_FLAGS_$(t) := -Itests/standin -DSTANDIN='"$(STANDIN)"'))
 

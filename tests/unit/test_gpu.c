@@ -1,6 +1,7 @@
 /* The GPU executor on the demonstration model: golden texts, agreement with the CPU executor,
  * invariances, images, copies, growth of the arenas, device errors. CALLA_TEST_GPU names the
- * driver: "simt" (default; a part of the cases, because it is slow) or "cuda" (all of them). */
+ * driver: "simt" (default; a part of the cases, because it is slow), "cuda" or "metal" (all of
+ * them, but on the stand-in). */
 #include "support/golden.h"
 
 #include "engine/sampler.h"
@@ -17,7 +18,7 @@ static const char *driver(void)
 
 static bool is_fast(void)
 {
-    return strcmp(driver(), "simt") != 0;
+    return strcmp(driver(), "simt") != 0 && getenv("CALLA_METAL_FRAMEWORK") == NULL;
 }
 
 /* Under a sanitizer the emulator takes minutes for texts; the other tests run the same code. */

@@ -29,9 +29,8 @@ uint32_t metal_program_parts(const gpu_program *p)
 
 /* ---- From a recording ---- */
 
-static calla_status check_dispatch(const metal_device *d, const gpu_dispatch *g, calla_error *err)
+static calla_status check_dispatch(const gpu_dispatch *g, calla_error *err)
 {
-    (void)d;
     if (g->kernel >= KERNEL_COUNT)
         return err_set(err, CALLA_ERR_INTERNAL, "there is no GPU kernel %u", g->kernel);
     const kernel_info *k = &kernel_table[g->kernel];
@@ -74,7 +73,7 @@ static calla_status make_ready(metal_device *d, const gpu_recording *r, calla_er
 {
     bool want[KERNEL_COUNT + 1] = {false};
     for (uint32_t i = 0; i < r->n; i++) {
-        const calla_status st = check_dispatch(d, &r->dispatch[i], err);
+        const calla_status st = check_dispatch(&r->dispatch[i], err);
         if (st != CALLA_OK) return st;
         want[r->dispatch[i].kernel] = true;
     }
