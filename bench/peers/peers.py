@@ -129,7 +129,8 @@ def engines(a):
         out.append(Program(a, "engine_mlx.py", "mlx-lm", a.model))
     for item in a.openai:
         name, url = item.split("=", 1)
-        out.append(Program(a, "engine_openai.py", name, url, "--name", name))
+        out.append(Program(a, "engine_openai.py", name, url, "--name", name,
+                           *a.openai_args.split()))
     return out
 
 
@@ -201,6 +202,7 @@ def parse():
     ap.add_argument("--llama", action="append", default=[], metavar="GGUF")
     ap.add_argument("--mlx", action="store_true")
     ap.add_argument("--openai", action="append", default=[], metavar="NAME=URL")
+    ap.add_argument("--openai-args", default="", help="further options of engine_openai.py")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
     ap.add_argument("--prefill", type=numbers, default=[512], metavar="N,N,...")
     ap.add_argument("--decode", type=numbers, default=[256], metavar="N,N,...")
