@@ -144,21 +144,36 @@ static void note_all(selftest *t, const float *got, const float *want, size_t n)
         note(t, (double)got[i], (double)want[i], scale);
 }
 
-static void run_matmul(selftest *t, const cpu_kernels *k, const matrix *m, uint32_t row0,
-                       uint32_t row1, float *out)
+/* prep: NULL for inputs as they are. */
+static void run_matmul(selftest *t, kernel_prep *prep, matmul_fn matmul, const matrix *m,
+                       uint32_t row0, uint32_t row1, float *out)
 {
     const float *x[TOKENS];
     float *y[TOKENS];
     for (uint32_t i = 0; i < TOKENS; i++) {
         float *prepared = t->b + (size_t)i * m->cols;
-        if (m->type == MAT_Q4)
-            k->prep_q4(t->a + (size_t)i * m->cols, m->cols, prepared);
+        if (prep != NULL)
+            prep(t->a + (size_t)i * m->cols, m->cols, prepared);
         else
             memcpy(prepared, t->a + (size_t)i * m->cols, m->cols * sizeof *prepared);
         x[i] = prepared;
         y[i] = out + (size_t)i * ROWS_MAX - row0;
     }
-    kernels_matmul(k, m->type)(m, row0, row1, x, TOKENS, y, t->scratch);
+    matmul(m, row0, row1, x, TOKENS, y, t->scratch);
+}
+
+/* With inputs as integers the two agree to the bit. */
+static void check_int(selftest *t, const matrix *m, uint32_t row0, uint32_t n, bool wide)
+{
+    const cpu_kernels *r = &t->ref, *f = &t->fast;
+    run_matmul(t, wide ? r->prep_i16 : r->prep_i8, wide ? r->matmul_i16 : r->matmul_i8, m, row0,
+               row0 + n, t->y0);
+    run_matmul(t, wide ? f->prep_i16 : f->prep_i8, wide ? f->matmul_i16 : f->matmul_i8, m, row0,
+               row0 + n, t->y1);
+    for (uint32_t i = 0; i < TOKENS; i++)
+        if (memcmp(t->y0 + (size_t)i * ROWS_MAX, t->y1 + (size_t)i * ROWS_MAX, n * sizeof(float)) !=
+            0)
+            t->worst = INFINITY;
 }
 
 static void check_matrix(selftest *t, const matrix *m)
@@ -167,8 +182,13 @@ static void check_matrix(selftest *t, const matrix *m)
     const uint32_t row0 = m->rows - n, row1 = m->rows;
     if ((uint64_t)m->cols * TOKENS > WIDTH_MAX) return;
     fill(t->a, (size_t)m->cols * TOKENS, m->cols);
-    run_matmul(t, &t->ref, m, row0, row1, t->y0);
-    run_matmul(t, &t->fast, m, row0, row1, t->y1);
+    const bool q4 = m->type == MAT_Q4;
+    if (q4) check_int(t, m, row0, n, true);
+    if (q4) check_int(t, m, row0, n, false);
+    run_matmul(t, q4 ? t->ref.prep_q4 : NULL, kernels_matmul(&t->ref, m->type), m, row0, row1,
+               t->y0);
+    run_matmul(t, q4 ? t->fast.prep_q4 : NULL, kernels_matmul(&t->fast, m->type), m, row0, row1,
+               t->y1);
     for (uint32_t r = 0; r < n; r++) {
         matrix_row(m, row0 + r, t->w);
         for (uint32_t i = 0; i < TOKENS; i++) {
