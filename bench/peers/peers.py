@@ -136,13 +136,16 @@ def engines(a):
 
 def one_round(a, i, all_engines):
     k = i % len(all_engines)
-    r = {"peaks": peaks(a), "load_average": os.getloadavg()[0], "engines": {}}
+    before = peaks(a)
+    r = {"peaks": before, "load_average": os.getloadavg()[0], "engines": {}}
     for e in all_engines[k:] + all_engines[:k]:
         if not e.path.startswith("http"):
             warm(e.path)
         t0 = time.time()
         r["engines"][e.name] = e.measure()
         print(f"round {i + 1}: {e.name}, {time.time() - t0:.1f} s", file=sys.stderr, flush=True)
+    after = peaks(a)  # what a machine can do is the best that it showed
+    r["peaks"] = {key: max(x, after.get(key, x)) for key, x in before.items()}
     return r
 
 
