@@ -72,7 +72,15 @@ static void know_pair(knowledge *k, known_pair p)
             if (p.epochs > k->pair[i].epochs) k->pair[i].epochs = p.epochs;
             return;
         }
-    if (k->n < KNOWN_MAX) k->pair[k->n++] = p;
+    uint32_t at = k->n;
+    if (k->n < KNOWN_MAX) {
+        k->n++;
+    } else { /* two queues leave gaps that never close: what is longest ago is forgotten */
+        at = 0;
+        for (uint32_t i = 1; i < k->n; i++)
+            if (k->pair[i].encoder < k->pair[at].encoder) at = i;
+    }
+    k->pair[at] = p;
 }
 
 void exec_update_fence(fence_body *f, const encoder_body *e)
@@ -80,16 +88,17 @@ void exec_update_fence(fence_body *f, const encoder_body *e)
     f->encoder = e->id;
     f->epochs = e->epoch + 1;
     f->n_dispatches = e->n_dispatches;
-    f->known = exec_encoder(e->id)->known;
 }
 
 void exec_wait_fence(const fence_body *f, const encoder_body *e)
 {
     if (f->encoder == 0) return;
     knowledge *k = &exec_encoder(e->id)->known;
-    if (f->known.upto > k->upto) k->upto = f->known.upto;
-    for (uint32_t i = 0; i < f->known.n; i++)
-        know_pair(k, f->known.pair[i]);
+    /* Not what it knew when it updated the fence: it has learned more when it was committed. */
+    const knowledge *its = &exec_encoder(f->encoder)->known;
+    if (its->upto > k->upto) k->upto = its->upto;
+    for (uint32_t i = 0; i < its->n; i++)
+        know_pair(k, its->pair[i]);
     const bool whole = exec_encoder(f->encoder)->n_dispatches == f->n_dispatches;
     know_pair(k, (known_pair){f->encoder, whole ? UINT32_MAX : f->epochs});
     know_close(k, e->id);

@@ -85,7 +85,6 @@ typedef struct knowledge {
 typedef struct fence_body {
     uint32_t encoder; /* that updated it last; 0: none */
     uint32_t epochs, n_dispatches;
-    knowledge known;
 } fence_body;
 
 typedef struct event_body {
