@@ -13,7 +13,7 @@
 #define FILE_BYTES_MAX (16u << 20)
 #define SAMPLES_MAX    4096u
 #define RESAMPLES      2000u
-#define ALL_LEVEL      0.01 /* chance that a table of equal builds shows a difference */
+#define ALL_LEVEL      0.05 /* chance that a table of equal builds shows a difference */
 
 typedef struct side {
     json_doc docs[FILES_MAX];
@@ -238,7 +238,7 @@ static calla_status compare(const side *a, const side *b, bool *slower, calla_er
     for (const json_value *v = results->first; v != NULL; v = v->next)
         n += is_measurement(v, &r) && find(&b->docs[0], &r) != NULL;
     const double tail = ALL_LEVEL / 2.0 / (n == 0 ? 1 : n);
-    printf("%-8s %7s %-18s %10s %10s  %6s  (99 %% interval)\n", "", "tokens", "without", "A, /s",
+    printf("%-8s %7s %-18s %10s %10s  %6s  (95 %% interval)\n", "", "tokens", "without", "A, /s",
            "B, /s", "B / A");
     for (const json_value *v = results->first; v != NULL; v = v->next) {
         if (!is_measurement(v, &r) || !measure(a, b, &r, tail)) continue;

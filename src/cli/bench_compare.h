@@ -5,7 +5,7 @@
  * more, Student's t on the logarithms of the pairs' ratios of median speeds: what slows both runs
  * of a pair cancels, what differs between runs is in the interval. With fewer, a bootstrap of the
  * medians, widened by COMPARE_BETWEEN, since one run cannot show how runs differ. Intervals hold
- * together: 99 % for the whole table. Less than COMPARE_LEAST is never called a difference.
+ * together: 95 % for the whole table. Less than COMPARE_LEAST is never called a difference.
  */
 #ifndef CALLA_CLI_BENCH_COMPARE_H
 #define CALLA_CLI_BENCH_COMPARE_H

@@ -62,7 +62,7 @@ const cli_command cli_bench = {
              "what share of the memory's bandwidth decode uses. On a GPU, --ablate measures what\n"
              "each mechanism is worth, beside the figures of the article that this engine\n"
              "follows. --profile divides the time. --compare A B says for each\n"
-             "measurement whether B's speed differs from A's, with a 99 % interval for the whole\n"
+             "measurement whether B's speed differs from A's, with a 95 % interval for the whole\n"
              "table; three pairs of alternating runs or more show what differs between runs. It\n"
              "exits with 1 when something is slower.\n",
     .options = options,
