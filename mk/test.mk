@@ -41,6 +41,16 @@ $(BUILD)/tests/cli/%: tests/cli/%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
+# The program whose line editor is opened when it is needed, and the one that finds none.
+EDIT_FILE_opened := $(if $(filter Darwin,$(OS)),/usr/lib/libedit.3.dylib,libedit.so.2)
+EDIT_FILE_plain  := no-such-library
+EDIT_PROGRAMS    := $(BUILD)/tests/calla-edit-opened $(BUILD)/tests/calla-edit-plain
+$(BUILD)/tests/edit-opened.o $(BUILD)/tests/edit-plain.o: $(BUILD)/tests/edit-%.o: src/cli/edit.c $(BUILD)/flags.txt
+	@mkdir -p $(@D)
+	$(Q)$(TEST_CC) $(EDIT_CPPFLAGS) -DCALLA_EDIT_DLOPEN='"$(EDIT_FILE_$*)"' -MF $@.d -c $< -o $@
+$(EDIT_PROGRAMS): $(BUILD)/tests/calla-edit-%: $(BUILD)/tests/edit-%.o $(filter-out %/edit.o,$(CLI_OBJ)) $(CHECK_OBJ) $(BUILD)/libcalla.a
+	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+
 # The demonstration model's evaluation set.
 $(BUILD)/calla-eval: $(EVAL_SRC) $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
@@ -63,6 +73,7 @@ $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
 	$(Q)$(TEST_CC) -MF $@.d $< -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 
 programs: all $(BUILD)/bench-gpu $(BUILD)/calla-eval $(UNIT_BIN) $(CLI_TOOL_BIN) $(EXAMPLE_BIN) $(REPLAY_BIN) $(if $(KERNEL_SRC),$(BUILD)/calla-check) $(BUILD)/calla-gpu-check $(BUILD)/msl-lint
+programs: $(EDIT_PROGRAMS)
 
 # ---- Running them ------------------------------------------------------------------------------
 

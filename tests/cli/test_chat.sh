@@ -25,4 +25,10 @@ awk 'BEGIN { for (i = 0; i < 530; i++) printf "word " }' >"$tmp/long.txt"
 chat read-stop.pty -f "$tmp/long.txt" --no-think --variant ref
 NO_COLOR=1 chat chat-plain.pty --no-think
 
+# The line editor is opened, not linked; there is none.
+calla=$(dirname "$tools")/calla-edit-opened
+chat edit-opened.pty --no-think
+calla=$(dirname "$tools")/calla-edit-plain
+chat edit-plain.pty --no-think
+
 finish

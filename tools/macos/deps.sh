@@ -8,13 +8,14 @@
 # with a word about it. Nothing is installed, and apt's own lists are not touched.
 #
 # Environment: CC, AR   the cross compiler and its archiver
+#              HOST     the machine as configure names it (aarch64-apple-darwin)
 #              SOURCES  a folder that has the tarballs already, for a machine without apt; then
 #                       the SHA-256 must be those of sources.txt
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
-: "${CC:?}" "${AR:?}"
+: "${CC:?}" "${AR:?}" "${HOST:=aarch64-apple-darwin}"
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 packages='yajl utf8proc libmicrohttpd libedit'
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -114,7 +115,7 @@ build_libmicrohttpd() {
     unpack libmicrohttpd
     (
         cd "$src"
-        quiet "$dir/libmicrohttpd.log" ./configure --host=aarch64-apple-darwin --disable-shared \
+        quiet "$dir/libmicrohttpd.log" ./configure --host="$HOST" --disable-shared \
             --enable-static --disable-https --disable-doc --disable-examples --disable-tools \
             --disable-curl --disable-dauth --disable-bauth --disable-postprocessor \
             --disable-nls --with-pic CC="$CC" AR="$AR" RANLIB="$AR s" CFLAGS="-O2 -ffile-prefix-map=$src=libmicrohttpd -w"
@@ -130,11 +131,11 @@ build_libedit() {
     cp "$src/src/histedit.h" "$dir/include/"
 }
 
-want=$(cat "$0" "$here/sources.txt" | cksum; echo "$CC")
+want=$(cat "$0" "$here/sources.txt" | cksum; echo "$CC $HOST")
 [ "$(cat "$dir/done" 2>/dev/null)" = "$want" ] && exit 0
 rm -rf "$dir/done" "$dir/include" "$dir/lib"
 mkdir -p "$dir/include" "$dir/lib"
-if [ -n "${SOURCES:-}" ]; then
+if [ -n "${SOURCES:-}" ] && [ "$SOURCES" != "$dir/tarballs" ]; then
     mkdir -p "$dir/tarballs"
     for p in $packages; do cp "$SOURCES/$p"_*.tar.* "$dir/tarballs/"; done
 else
