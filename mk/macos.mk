@@ -17,9 +17,12 @@ ZIG          ?= $(or $(wildcard $(CURDIR)/build-venv/lib/python3*/site-packages/
 LD64         ?= $(shell command -v ld64.lld || command -v ld64.lld-14 || ls /usr/lib/llvm-*/bin/ld64.lld 2>/dev/null | tail -n 1)
 MACOS_CC     := $(ZIG) cc -target aarch64-macos.$(MACOS_MIN)
 MACOS_CXX    := $(ZIG) c++ -target aarch64-macos.$(MACOS_MIN)
+# zig knows features by the processor; an M1 has SHA-2.
+ZIG_ISA      := ISA_armsha= ISA_i8mm=-mcpu=apple_m1+i8mm
 # Its cache would grow for ever in the home folder.
 MACOS_ENV    := ZIG_GLOBAL_CACHE_DIR='$(MACOS_ABS)/zig' ZIG_LOCAL_CACHE_DIR='$(MACOS_ABS)/zig'
 MACOS_WANT    = --min $(MACOS_MIN) --sdk $(MACOS_SDK) --symbols $(MACOS)/stub/libSystem.tbd
+
 MACOS_PROGS  := $(MACOS)/calla $(MACOS)/calla-check $(MACOS)/calla-gpu-check
 
 macos-env: ## what macos needs: zig of the pinned release, from PyPI into build-venv
@@ -37,13 +40,9 @@ macos-build:
 	@mkdir -p $(MACOS)/stub
 	@for l in System m dl pthread; do cp '$(dir $(ZIG))lib/libc/darwin/libSystem.tbd' $(MACOS)/stub/lib$$l.tbd; done
 	@$(MACOS_ENV) CC='$(MACOS_CC)' AR='$(ZIG) ar' SOURCES='$(SOURCES)' sh tools/macos/deps.sh $(MACOS)/deps
-	@# Of libcurl, which is part of macOS and is opened at run time, this machine's headers do.
-	@h=$$(echo '#include <curl/curl.h>' | cc -E - 2>/dev/null | sed -n 's|^# 1 "\(.*\)/curl\.h".*|\1|p' | head -n 1); \
-	    [ -z "$$h" ] || { mkdir -p $(MACOS)/deps/include/curl && cp "$$h"/*.h $(MACOS)/deps/include/curl/; }
 	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(MACOS) OS=Darwin ARCH=arm64 IS_CLANG=1 \
 	    CC='$(MACOS_CC)' CXX='$(MACOS_CXX)' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= MISSING= LIBS_FOUND=1 \
-	    ISA_dotprod= ISA_armsha= \
-	    LIB_CPPFLAGS='-I$(MACOS)/deps/include' EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"/usr/lib/libedit.3.dylib"'\' \
+	    $(ZIG_ISA) LIB_CPPFLAGS='-I$(MACOS)/deps/include' EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"/usr/lib/libedit.3.dylib"'\' \
 	    LINK='$(LD64) -arch arm64 -platform_version macos $(MACOS_MIN) $(MACOS_SDK) -dead_strip -S -L$(MACOS)/stub' \
 	    LINK_LIBS='-L$(MACOS)/deps/lib -lyajl -lutf8proc -lmicrohttpd -lSystem' EDIT_LDLIBS= LDLIBS=-lSystem \
 	    PREFIX=/usr/local $(MACOS)/libcalla.a $(MACOS_PROGS)
@@ -54,6 +53,26 @@ check-macos: macos
 	@sh tools/runtests.sh \
 	    'macos/load-commands=python3 tools/macos/check_macho.py $(MACOS_WANT) --not-in "$(CURDIR)" $(MACOS_PROGS)' \
 	    'macos/planted-faults=python3 tools/macos/test_check_macho.py $(MACOS)/calla $(MACOS_WANT)'
+
+# The same sources and libraries through the same compiler, for an M1, but for Linux: qemu runs what
+# the Mac program computes.
+TWIN    := build-macos-twin
+TWIN_CC := $(ZIG) cc -target aarch64-linux-musl -mcpu=apple_m1
+TWIN_RUN ?= qemu-aarch64
+twin-build:
+	@$(MACOS_ENV) CC='$(TWIN_CC)' AR='$(ZIG) ar' HOST=aarch64-linux-musl SOURCES='$(MACOS_ABS)/deps/tarballs' \
+	    sh tools/macos/deps.sh $(TWIN)/deps
+	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(TWIN) ARCH=aarch64 IS_CLANG=1 CC='$(TWIN_CC)' \
+	    CXX='$(subst cc -target,c++ -target,$(TWIN_CC))' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= \
+	    MISSING= LIBS_FOUND=1 $(ZIG_ISA) LIB_CPPFLAGS='-I$(TWIN)/deps/include' \
+	    EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"libedit.so.2"'\' LDFLAGS=-static \
+	    LIB_LDLIBS='-L$(TWIN)/deps/lib -lyajl -lutf8proc -lmicrohttpd' EDIT_LDLIBS= PREFIX=/usr/local $(TWIN)/calla
+# Tens of minutes: an emulator runs the demonstration model's tests.
+check-macos-twin: macos ## what the Mac program computes, in its build for Linux under qemu-aarch64
+	@$(MAKE) --no-print-directory twin-build
+	$(TWIN_RUN) $(TWIN)/calla --version
+	$(TWIN_RUN) $(TWIN)/calla selftest
+	sh tools/macos/twin.sh '$(TWIN_RUN)' $(TWIN)/calla
 
 # .ci/run compares with the committed facts; this asks PyPI for them again. METAL_CPP: a folder with
 # Apple's metal-cpp headers (of macOS 26), for those facts too.
