@@ -15,10 +15,10 @@ MACOS        := build-macos
 MACOS_ABS    := $(CURDIR)/$(MACOS)
 ZIG          ?= $(or $(wildcard $(CURDIR)/build-venv/lib/python3*/site-packages/ziglang/zig),zig-of-build-venv)
 LD64         ?= $(shell command -v ld64.lld || command -v ld64.lld-14 || ls /usr/lib/llvm-*/bin/ld64.lld 2>/dev/null | tail -n 1)
-MACOS_CC     := $(ZIG) cc -target aarch64-macos.$(MACOS_MIN)
-MACOS_CXX    := $(ZIG) c++ -target aarch64-macos.$(MACOS_MIN)
-# zig knows features by the processor; an M1 has SHA-2.
-ZIG_ISA      := ISA_armsha= ISA_i8mm=-mcpu=apple_m1+i8mm
+MACOS_CC     := $(ZIG) cc -target aarch64-macos.$(MACOS_MIN) -mcpu=apple_m1
+MACOS_CXX    := $(ZIG) c++ -target aarch64-macos.$(MACOS_MIN) -mcpu=apple_m1
+# zig knows features by the processor; an M1 has SHA-2 and products of bytes.
+ZIG_ISA      := ISA_armsha= ISA_dotprod= ISA_i8mm=-mcpu=apple_m1+i8mm
 # Its cache would grow for ever in the home folder.
 MACOS_ENV    := ZIG_GLOBAL_CACHE_DIR='$(MACOS_ABS)/zig' ZIG_LOCAL_CACHE_DIR='$(MACOS_ABS)/zig'
 MACOS_WANT    = --min $(MACOS_MIN) --sdk $(MACOS_SDK) --symbols $(MACOS)/stub/libSystem.tbd
@@ -68,11 +68,11 @@ twin-build:
 	    EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"libedit.so.2"'\' LDFLAGS=-static \
 	    LIB_LDLIBS='-L$(TWIN)/deps/lib -lyajl -lutf8proc -lmicrohttpd' EDIT_LDLIBS= PREFIX=/usr/local $(TWIN)/calla
 # Tens of minutes: an emulator runs the demonstration model's tests.
-check-macos-twin: macos ## what the Mac program computes, in its build for Linux under qemu-aarch64
+check-macos-twin: macos $(BUILD)/calla ## what the Mac program computes, in its build for Linux under qemu-aarch64
 	@$(MAKE) --no-print-directory twin-build
 	$(TWIN_RUN) $(TWIN)/calla --version
-	$(TWIN_RUN) $(TWIN)/calla selftest
 	sh tools/macos/twin.sh '$(TWIN_RUN)' $(TWIN)/calla
+	$(TWIN_RUN) $(TWIN)/calla selftest
 
 # .ci/run compares with the committed facts; this asks PyPI for them again. METAL_CPP: a folder with
 # Apple's metal-cpp headers (of macOS 26), for those facts too.
