@@ -22,7 +22,6 @@ ZIG_ISA      := ISA_armsha= ISA_dotprod= ISA_i8mm=-mcpu=apple_m1+i8mm
 # Its cache would grow for ever in the home folder.
 MACOS_ENV    := ZIG_GLOBAL_CACHE_DIR='$(MACOS_ABS)/zig' ZIG_LOCAL_CACHE_DIR='$(MACOS_ABS)/zig'
 MACOS_WANT    = --min $(MACOS_MIN) --sdk $(MACOS_SDK) --symbols $(MACOS)/stub/libSystem.tbd
-
 MACOS_PROGS  := $(MACOS)/calla $(MACOS)/calla-check $(MACOS)/calla-gpu-check
 
 macos-env: ## what macos needs: zig of the pinned release, from PyPI into build-venv
@@ -35,7 +34,6 @@ macos: ## build-macos/calla for arm64 macOS, cross-compiled; and its check of th
 	@$(ZIG) version >/dev/null 2>&1 || $(MAKE) --no-print-directory macos-env
 	@$(MAKE) --no-print-directory macos-build
 
-# Every Apple processor has what ISA_dotprod and ISA_armsha ask for, and zig has other names for them.
 macos-build:
 	@mkdir -p $(MACOS)/stub
 	@for l in System m dl pthread; do cp '$(dir $(ZIG))lib/libc/darwin/libSystem.tbd' $(MACOS)/stub/lib$$l.tbd; done

@@ -67,6 +67,9 @@ typedef struct selftest {
 /* ---- Output ---- */
 
 static void put(selftest_log *t, bool on_stdout, const char *before, const char *fmt, va_list ap)
+    ATTR_PRINTF(4, 0);
+
+static void put(selftest_log *t, bool on_stdout, const char *before, const char *fmt, va_list ap)
 {
     char line[1024];
     (void)vsnprintf(line, sizeof line, fmt, ap);

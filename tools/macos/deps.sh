@@ -1,6 +1,6 @@
 #!/bin/sh
 # deps.sh DIR: the libraries that calla links, built for arm64 macOS: DIR/include, DIR/lib/*.a; of
-# libedit, which macOS has, the header.
+# libedit and libcurl, which macOS has, the headers.
 #
 # Their sources come from Debian: apt downloads them and checks them against the archive's signed
 # indexes; Debian's patches (security fixes among them) are applied. tools/macos/sources.txt has
@@ -17,7 +17,7 @@ mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 : "${CC:?}" "${AR:?}" "${HOST:=aarch64-apple-darwin}"
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-packages='yajl utf8proc libmicrohttpd libedit'
+packages='yajl utf8proc libmicrohttpd libedit curl'
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { echo "macos: $*" >&2; }
@@ -125,10 +125,16 @@ build_libmicrohttpd() {
     cp "$src/src/microhttpd/.libs/libmicrohttpd.a" "$dir/lib/"
 }
 
-# macOS has the library itself: the program opens it (src/cli/edit.h).
+# macOS has these two itself: the program opens them when it needs them.
 build_libedit() {
     unpack libedit
     cp "$src/src/histedit.h" "$dir/include/"
+}
+
+build_curl() {
+    unpack curl
+    mkdir -p "$dir/include/curl"
+    cp "$src"/include/curl/*.h "$dir/include/curl/"
 }
 
 want=$(cat "$0" "$here/sources.txt" | cksum; echo "$CC $HOST")
@@ -141,6 +147,7 @@ if [ -n "${SOURCES:-}" ] && [ "$SOURCES" != "$dir/tarballs" ]; then
 else
     fetch
 fi
+rm -f "$dir"/tarballs/*.asc # upstream's signatures
 check
 for p in $packages; do
     say "building $p"
