@@ -26,9 +26,11 @@ OPT  ?= -O2 -g
 SAN  ?=
 
 OS         := $(shell uname -s)
-ARCH       := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
-CC_VERSION := $(shell $(CC) -dumpversion 2>/dev/null)
-IS_CLANG   := $(shell $(CC) --version 2>/dev/null | grep -i clang)
+# Not asked where the command line says it: zig, asked so, makes an a.out.
+ask         = $(if $(findstring command,$(origin $1)),$($1),$(shell $(CC) $2 2>/dev/null))
+ARCH       := $(firstword $(subst -, ,$(call ask,ARCH,-dumpmachine)))
+CC_VERSION := $(call ask,CC_VERSION,-dumpversion)
+IS_CLANG   := $(findstring clang,$(call ask,IS_CLANG,--version))
 # GCC 12 and Clang 14 are the compilers of .ci/run; a newer one may know new warnings.
 ifeq ($(origin WERROR),undefined)
 WERROR := $(if $(filter 12 14.0.6,$(CC_VERSION)),1,0)

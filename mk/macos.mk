@@ -38,7 +38,7 @@ macos-build:
 	@mkdir -p $(MACOS)/stub
 	@for l in System m dl pthread; do cp '$(dir $(ZIG))lib/libc/darwin/libSystem.tbd' $(MACOS)/stub/lib$$l.tbd; done
 	@$(MACOS_ENV) CC='$(MACOS_CC)' AR='$(ZIG) ar' SOURCES='$(SOURCES)' sh tools/macos/deps.sh $(MACOS)/deps
-	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(MACOS) OS=Darwin ARCH=arm64 IS_CLANG=1 \
+	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(MACOS) OS=Darwin ARCH=arm64 IS_CLANG=clang \
 	    CC='$(MACOS_CC)' CXX='$(MACOS_CXX)' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= MISSING= LIBS_FOUND=1 \
 	    $(ZIG_ISA) LIB_CPPFLAGS='-I$(MACOS)/deps/include' EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"/usr/lib/libedit.3.dylib"'\' \
 	    LINK='$(LD64) -arch arm64 -platform_version macos $(MACOS_MIN) $(MACOS_SDK) -dead_strip -S -L$(MACOS)/stub' \
@@ -60,7 +60,7 @@ TWIN_RUN ?= qemu-aarch64
 twin-build:
 	@$(MACOS_ENV) CC='$(TWIN_CC)' AR='$(ZIG) ar' HOST=aarch64-linux-musl SOURCES='$(MACOS_ABS)/deps/tarballs' \
 	    sh tools/macos/deps.sh $(TWIN)/deps
-	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(TWIN) ARCH=aarch64 IS_CLANG=1 CC='$(TWIN_CC)' \
+	+@$(MACOS_ENV) $(MAKE) --no-print-directory BUILD=$(TWIN) ARCH=aarch64 IS_CLANG=clang CC='$(TWIN_CC)' \
 	    CXX='$(subst cc -target,c++ -target,$(TWIN_CC))' CC_VERSION=zig-$(ZIG_VERSION) AR='$(ZIG) ar' OPT=-O2 SAN= NVCC= \
 	    MISSING= LIBS_FOUND=1 $(ZIG_ISA) LIB_CPPFLAGS='-I$(TWIN)/deps/include' \
 	    EDIT_CPPFLAGS='-DCALLA_EDIT_DLOPEN='\''"libedit.so.2"'\' LDFLAGS=-static \
