@@ -53,7 +53,7 @@ EDIT_LDLIBS   := $(shell $(PKG) --libs libedit 2>/dev/null)
 # Of libcurl the headers: the library is opened when something is downloaded.
 CURL_FOUND := $(shell echo '\#include <curl/curl.h>' | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 && echo 1)
 # Empty, or the libraries that a build cannot do without; see `need-libs`.
-ifneq ($(LIBS_FOUND)$(if $(EDIT_LDLIBS),1)$(CURL_FOUND),111)
+ifneq ($(if $(findstring command,$(origin MISSING)),111,$(LIBS_FOUND)$(if $(EDIT_LDLIBS),1)$(CURL_FOUND)),111)
 MISSING := $(shell CC='$(CC)' CPPFLAGS='$(LIB_CPPFLAGS) $(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' \
                    sh tools/deps.sh --missing build)
 endif
