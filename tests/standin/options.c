@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "rt.h"
 
@@ -140,7 +141,8 @@ const char *rt_options_parse(rt_options *o, const char *text)
 {
     static char bad[256];
     *o = (rt_options){
-        .chip = &chips[7], .os = 2604, .wrong_rung = -1, .max_threads = 1024, .page = 16384};
+        .chip = &chips[7], .os = 2604, .wrong_rung = -1, .max_threads = 1024};
+    o->page = (uint64_t)sysconf(_SC_PAGESIZE);
     (void)snprintf(o->error, sizeof o->error, "the stand-in was asked to fail");
     while (*text != '\0') {
         char item[256];

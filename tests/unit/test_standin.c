@@ -522,7 +522,7 @@ static void test_memory(void **state)
                  {4096, 16384, "is not at a page of 16384 bytes"},
                  {0, 5000, "5000 bytes are not whole pages"}};
     for (size_t i = 0; i < 3; i++) {
-        begin("record=1");
+        begin("record=1,page=16384");
         id d = s.device();
         id b = SEND(id, (id, id, void *, unsigned long, unsigned long, void *), d, over,
                     page + cases[i].off, cases[i].bytes, 0x100ul, NULL);
