@@ -73,6 +73,7 @@ find_missing() {
     check jinja2 python3-jinja2 - has_python jinja2
     check aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" - \
         has aarch64-linux-gnu-gcc
+    check aarch64-linux-gnu-g++ g++-aarch64-linux-gnu - has aarch64-linux-gnu-g++
     check qemu-aarch64 qemu-user qemu has qemu-aarch64
 }
 

@@ -222,7 +222,7 @@ static const rt_method compile_methods[] = {
 const rt_class class_MTLCompileOptions = {"MTLCompileOptions",  &class_NSObject, compile_methods,
                                           sizeof(compile_body), compile_dealloc, 0};
 
-static uint64_t fnv1a(const char *s)
+uint64_t exec_hash(const char *s)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (; *s != '\0'; s++)
@@ -276,7 +276,7 @@ static obj *new_library(obj *self, rt_sel *sel, obj *source, obj *options, obj *
         rt_is(options, &class_MTLCompileOptions, "newLibraryWithSource:options:")) {
         const char *text = ns_text(source);
         if (check_compile(RT_BODY(options, compile_body), &rung, log, sizeof log)) {
-            const uint64_t hash = fnv1a(text);
+            const uint64_t hash = exec_hash(text);
             const simt_kernel *kernels = exec_kernels(hash, (int)rung);
             if (kernels == NULL)
                 rt_violation("newLibraryWithSource: no expansion of this text (%llu bytes, hash "

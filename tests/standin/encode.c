@@ -26,6 +26,13 @@ static void log_dispatch(const simt_kernel *k)
     dispatch_log[n_dispatches - 1].n_arguments = k->n_bindings + (k->args_bytes > 0);
 }
 
+static uint32_t barrier_log[LOG_MAX];
+
+STANDIN_API uint64_t standin_barrier(uint64_t n)
+{
+    return n >= 1 && n <= rt_count.barriers && n <= LOG_MAX ? barrier_log[n - 1] : 0;
+}
+
 STANDIN_API uint32_t standin_dispatch(uint64_t n, const char **kernel)
 {
     if (n == 0 || n > n_dispatches || n > LOG_MAX || dispatch_log[n - 1].kernel == NULL) return 0;
@@ -557,7 +564,8 @@ static void barrier(obj *self, rt_sel *sel, unsigned long scope)
     if (scope != 1) rt_violation("memoryBarrierWithScope: %lu, buffers are 1", scope);
     if (!e->concurrent)
         rt_violation("memoryBarrierWithScope: in an encoder that is not concurrent");
-    rt_count.barriers++;
+    if (++rt_count.barriers <= LOG_MAX && n_dispatches > 0 && n_dispatches < LOG_MAX)
+        barrier_log[rt_count.barriers - 1] = (uint32_t)n_dispatches;
     if (++n_barriers == rt_opt.drop_barrier)
         rt_count.mutated = 1;
     else

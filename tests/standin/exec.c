@@ -606,13 +606,25 @@ void metal_reset(void)
 
 /* ---- Kernels ---- */
 
+/* Without the expansions (STANDIN_NO_MSL, a quick build) there is no mode msl. */
+static uint64_t expansion_hash(uint32_t i)
+{
+#if defined(STANDIN_NO_MSL)
+    return exec_hash(metal_sources[i].text);
+#else
+    uint64_t h = 0;
+    (void)msl_kernels(METAL_RUNG_SCALAR, i, &h);
+    return h;
+#endif
+}
+
 /* Which of the texts that ship it is; METAL_SOURCES: none. */
 static uint32_t text_of(uint64_t hash)
 {
     static uint64_t hashes[METAL_SOURCES];
     uint32_t i = 0;
     for (; i < METAL_SOURCES; i++) {
-        if (hashes[i] == 0) (void)msl_kernels(METAL_RUNG_SCALAR, i, &hashes[i]);
+        if (hashes[i] == 0) hashes[i] = expansion_hash(i);
         if (hashes[i] == hash) break;
     }
     return i;
@@ -626,7 +638,11 @@ const simt_kernel *exec_kernels(uint64_t hash, int rung)
         rt_violation("the text \"%s\" is compiled %s CALLA_RUNG", metal_sources[i].name,
                      rung >= 0 ? "with" : "without");
     if (rt_opt.mode != MODE_MSL) return simt_kernels_check;
+#if defined(STANDIN_NO_MSL)
+    return NULL;
+#else
     return msl_kernels(rung >= 0 ? (metal_rung)rung : METAL_RUNG_SCALAR, i, NULL);
+#endif
 }
 
 bool exec_has(uint64_t hash, const char *kernel)

@@ -161,6 +161,7 @@ void exec_commit(obj *cb);
 void exec_observed(uint32_t encoder);
 /* The kernels that a text stands for; NULL when it is not one of those that ship. */
 const simt_kernel *exec_kernels(uint64_t hash, int rung);
+uint64_t exec_hash(const char *text); /* FNV-1a */
 /* Is the kernel in the text with this hash? */
 bool exec_has(uint64_t hash, const char *kernel);
 const char *exec_params(const char *kernel);

@@ -140,8 +140,7 @@ static bool parse_one(rt_options *o, const char *name, const char *v)
 const char *rt_options_parse(rt_options *o, const char *text)
 {
     static char bad[256];
-    *o = (rt_options){
-        .chip = &chips[7], .os = 2604, .wrong_rung = -1, .max_threads = 1024};
+    *o = (rt_options){.chip = &chips[7], .os = 2604, .wrong_rung = -1, .max_threads = 1024};
     o->page = (uint64_t)sysconf(_SC_PAGESIZE);
     (void)snprintf(o->error, sizeof o->error, "the stand-in was asked to fail");
     while (*text != '\0') {

@@ -46,6 +46,8 @@ const char *standin_fallible(uint64_t n);
 /* The n-th dispatch (from 1): how many arguments its kernel has, the struct included, and its
  * name; 0: there was none, or it is forgotten (a million are kept). */
 uint32_t standin_dispatch(uint64_t n, const char **kernel);
+/* The number of the dispatch before the n-th barrier; 0: there was none. */
+uint64_t standin_barrier(uint64_t n);
 /* Does an object of this class (or the class itself) understand the selector? */
 bool standin_knows(const char *class_name, const char *selector);
 
