@@ -252,7 +252,7 @@ static bool check_compile(const compile_body *c, long *rung, char *log, size_t s
                               ns_dictionary_count(c->macros) != 1))
         rt_violation("macros other than CALLA_RUNG");
     if (*rung < -1 || *rung > 3) rt_violation("CALLA_RUNG is %ld", *rung);
-    const unsigned long want = *rung >= 2 ? 0x40000 : 0x30001;
+    const unsigned long want = *rung >= 2 ? 0x40000 : rt_opt.os >= 1500 ? 0x30002 : 0x30001;
     if (c->has_language && c->language != want)
         rt_violation("language 0x%lx for rung %ld, not 0x%lx", c->language, *rung, want);
     log[0] = '\0';

@@ -44,7 +44,7 @@ static m_id make_options(const metal_device *d, const metal_source *s)
     m_id o = allocated != NULL ? SEND0(a, init, allocated) : NULL;
     if (o == NULL) return NULL;
     const metal_rung rung = s->has_tiles ? d->rung : METAL_RUNG_SCALAR;
-    SEND(a, set_language, o, METAL_LANGUAGE(rung));
+    SEND(a, set_language, o, METAL_LANGUAGE(rung, d->os.major));
     if (d->os.major >= 15) {
         SEND(a, set_math, o, M_MATH_SAFE);
         SEND(a, set_functions, o, M_FUNCTIONS_PRECISE);

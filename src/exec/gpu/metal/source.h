@@ -3,7 +3,7 @@
  * Does:       one flattened text a family of kernels (kernels.metal), embedded by the build.
  * Invariants: a text includes Apple's headers only. METAL_RUNG is the kind of matrix tiles: a
  *             family that has tiles is compiled with the macro CALLA_RUNG (its number), at language
- *             METAL_LANGUAGE(rung); the others without the macro, as METAL_RUNG_SCALAR.
+ *             METAL_LANGUAGE(rung, macOS); the others without the macro, as METAL_RUNG_SCALAR.
  */
 #ifndef CALLA_EXEC_GPU_METAL_SOURCE_H
 #define CALLA_EXEC_GPU_METAL_SOURCE_H
@@ -20,7 +20,9 @@ typedef enum metal_rung {
     METAL_RUNGS
 } metal_rung;
 
-#define METAL_LANGUAGE(rung) ((rung) >= METAL_RUNG_TENSOR ? 0x40000u : 0x30001u)
+/* 3.2, where the system has it, for its fence of device memory (dialect_metal.h). */
+#define METAL_LANGUAGE(rung, macos)                                                                \
+    ((rung) >= METAL_RUNG_TENSOR ? 0x40000u : (macos) >= 15 ? 0x30002u : 0x30001u)
 
 typedef struct metal_source {
     const char *name; /* "basic", "gemv", "gemm", "gdn", "attn" */
