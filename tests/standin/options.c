@@ -87,7 +87,7 @@ static bool parse_cb_error(rt_options *o, const char *v)
 }
 
 /* N:A:B or N:A */
-static bool parse_mutation(rt_options *o, int kind, const char *v)
+static bool parse_mutation(rt_options *o, enum mutation kind, const char *v)
 {
     uint64_t a;
     o->mutation = kind;

@@ -124,7 +124,7 @@ typedef struct rt_options {
     uint64_t max_threads, thermal, low_power;
     uint64_t drop_barrier;
     uint64_t mutated; /* dispatch */
-    enum { MUTATE_NONE, MUTATE_SWAP, MUTATE_SHIFT, MUTATE_STALE } mutation;
+    enum mutation { MUTATE_NONE, MUTATE_SWAP, MUTATE_SHIFT, MUTATE_STALE } mutation;
     uint32_t mutate_a;
     uint64_t mutate_b;
 } rt_options;

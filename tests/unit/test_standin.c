@@ -209,7 +209,7 @@ static void rig_open(rig *r, const char *options)
     r->queue = SEND0(r->device, "newCommandQueue");
     r->fence = SEND0(r->device, "newFence");
     id o = SEND0(s.get_class("MTLCompileOptions"), "new");
-    (void)SEND(void, (id, id, unsigned long), o, "setLanguageVersion:", 0x30001ul);
+    (void)SEND(void, (id, id, unsigned long), o, "setLanguageVersion:", 0x30002ul);
     (void)SEND(void, (id, id, long), o, "setMathMode:", 0l);
     (void)SEND(void, (id, id, long), o, "setMathFloatingPointFunctions:", 1l);
     r->library =
