@@ -58,8 +58,9 @@ static void norm_bf16(check *c)
 static float *tied_logits(check *c, uint64_t n, uint32_t n_values)
 {
     float *x = check_host(c, n * 4);
+    const uint32_t middle = n_values / 2;
     for (uint64_t i = 0; i < n; i++) {
-        x[i] = ((float)check_below(c, n_values) - (float)(n_values / 2)) * 0.37f;
+        x[i] = ((float)check_below(c, n_values) - (float)middle) * 0.37f;
         if (x[i] == 0.0f && check_below(c, 2) == 0) x[i] = -0.0f;
     }
     return x;

@@ -182,7 +182,7 @@ static void compare_scan(check *c, const gdn_scan_kind *kind, const layer *l, co
 static void scan_case(check *c, const model_shape *s, uint32_t n_max, const gdn_scan_kind *kind)
 {
     const uint32_t n_segs = 1 + check_below(c, 3);
-    uint32_t lengths[3];
+    uint32_t lengths[3] = {0};
     for (uint32_t i = 0; i < n_segs; i++)
         lengths[i] = 1 + check_below(c, check_below(c, 3) == 0 ? 5 : n_max);
     layer l = layer_create(c, s, SLOTS);

@@ -176,7 +176,7 @@ static void check_int(selftest *t, const matrix *m, uint32_t row0, uint32_t n, b
     for (uint32_t i = 0; i < TOKENS; i++)
         if (memcmp(t->y0 + (size_t)i * ROWS_MAX, t->y1 + (size_t)i * ROWS_MAX, n * sizeof(float)) !=
             0)
-            t->worst = INFINITY;
+            t->worst = (double)INFINITY;
 }
 
 static void check_matrix(selftest *t, const matrix *m)

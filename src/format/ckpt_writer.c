@@ -161,7 +161,7 @@ static bool shard_header(strbuf *b, const writer *w, uint32_t shard)
         for (uint32_t d = 0; d < t->n_dims; d++)
             (void)strbuf_printf(b, "%s%llu", d == 0 ? "" : ",", (unsigned long long)t->dims[d]);
         (void)strbuf_printf(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset,
-                            (unsigned long long)(t->offset + t->n_bytes));
+                            (unsigned long long)t->offset + t->n_bytes);
     }
     (void)strbuf_putc(b, '}');
     while (!b->failed && (w->options->odd ? b->len % 2 == 0 : b->len % 8 != 0))

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/attrs.h"
 #include "lint_names.h"
 
 typedef enum kind { T_END, T_NAME, T_NUMBER, T_STRING, T_SIGN } kind;
@@ -41,7 +42,7 @@ static uint32_t n_fn;
 static const char *path;
 static unsigned n_found;
 
-static void found(uint32_t line, const char *fmt, ...)
+ATTR_PRINTF(2, 3) static void found(uint32_t line, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -397,11 +398,10 @@ static uint32_t check_name(uint32_t i)
 static uint32_t check_attribute(uint32_t i)
 {
     const uint32_t end = closing(i);
-    for (uint32_t j = i + 2; j + 1 < end; j++) {
+    for (uint32_t j = i + 2; j + 1 < end; j += 2) { /* behind the comma */
         if (tok[j].kind != T_NAME || !in_list(lint_attributes, tok[j].text))
             found(tok[j].line, "the attribute %s", tok[j].text);
         if (is(j + 1, "(")) j = closing(j + 1);
-        j++; /* the comma */
     }
     return end;
 }

@@ -329,8 +329,8 @@ static void test_next_time(void **state)
                                         "computeCommandEncoderWithDispatchType:",
                                         "blitCommandEncoder",
                                         "newFunctionWithName:",
-                                        "newComputePipelineStateWithDescriptor:options:reflection:"
-                                        "error:",
+                                        ("newComputePipelineStateWithDescriptor:options:reflection:"
+                                         "error:"),
                                         "waitUntilSignaledValue:timeoutMS:"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         gpu_device *d = NULL;

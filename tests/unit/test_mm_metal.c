@@ -37,7 +37,7 @@ static calla_status check(metal_rung rung, msl_plant_kind plant, mm_check_report
     ops.limits = limits;
     d->ops = &ops;
     native_mm = rung == METAL_RUNG_TENSOR4 ? GPU_MM_CODES : GPU_MM_TILES;
-    msl_plant = plant;
+    msl_plant = (int)plant;
     const calla_status st = mm_check_run(d, &o, r, err);
     msl_plant = MSL_PLANT_NONE;
     d->ops = real_ops;

@@ -138,6 +138,12 @@ void ref_prep_i8(const float *x, uint32_t cols, void *xp)
     }
 }
 
+/* The number of -128 .. 127 whose two's complement is b. */
+static int32_t from_byte(uint8_t b)
+{
+    return (int32_t)b - ((b & 0x80) != 0 ? 256 : 0);
+}
+
 /* Row r of w by one prepared x; n_planes 1: 8 bits, 2: 16. */
 static float dot_int(const matrix *w, uint32_t r, const uint8_t *x, uint32_t n_planes)
 {
@@ -149,8 +155,8 @@ static float dot_int(const matrix *w, uint32_t r, const uint8_t *x, uint32_t n_p
         int32_t sum = 0;
         float x_scale, x_sum;
         for (uint32_t i = 0; i < MODEL_QUANT_GROUP; i++) {
-            int32_t q = (int8_t)x[i];
-            if (n_planes == 2) q = 256 * q + (int8_t)x[MODEL_QUANT_GROUP + i];
+            int32_t q = from_byte(x[i]);
+            if (n_planes == 2) q = 256 * q + from_byte(x[MODEL_QUANT_GROUP + i]);
             sum += (codes[i / 2] >> (i % 2 * 4) & 15) * q;
         }
         x += n_planes * MODEL_QUANT_GROUP;
