@@ -63,8 +63,15 @@ static bool is_dots(const char *name)
     return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
 }
 
+bool disk_is_link(const char *path)
+{
+    struct stat sb;
+    return lstat(path, &sb) == 0 && S_ISLNK(sb.st_mode);
+}
+
 calla_status disk_remove_dir(const char *path, int depth, calla_error *err)
 {
+    if (disk_is_link(path)) return disk_remove(path, err); /* what it leads to is not ours */
     DIR *d = opendir(path);
     if (!d) return errno == ENOENT ? CALLA_OK : fail(err, "open the folder", path);
     calla_status st = CALLA_OK;

@@ -10,7 +10,9 @@
 
 /* The folder and those above it; one that is there is fine. */
 calla_status disk_make_dirs(const char *path, calla_error *err);
-/* Removes a folder of files, and folders of files up to `depth` below it. Not there: fine. */
+bool disk_is_link(const char *path);
+/* Removes a folder of files, and folders of files up to `depth` below it; a link, not what it leads
+ * to. Not there: fine. */
 calla_status disk_remove_dir(const char *path, int depth, calla_error *err);
 /* A file that is not there is fine. */
 calla_status disk_remove(const char *path, calla_error *err);

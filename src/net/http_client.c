@@ -304,6 +304,15 @@ static bool is_redirect(int status)
     return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+/* What a server sends back of the secret must reach no message. */
+static bool has_token(const http_call *call, const char *p, size_t n)
+{
+    const size_t n_token = call->token ? strlen(call->token) : 0;
+    for (size_t i = 0; n_token > 0 && i + n_token <= n; i++)
+        if (!memcmp(p + i, call->token, n_token)) return true;
+    return false;
+}
+
 static size_t on_header(char *p, size_t size, size_t n, void *user)
 {
     hop *h = user;
@@ -311,7 +320,7 @@ static size_t on_header(char *p, size_t size, size_t n, void *user)
     n *= size;
     /* A reply may be preceded by others: 100 Continue, a proxy's. */
     if (n > 5 && !strncmp(p, "HTTP/", 5)) begin_hop(h->reply);
-    http_reply_header(h->reply, p, n);
+    if (!has_token(h->call, p, n)) http_reply_header(h->reply, p, n);
     return n;
 }
 

@@ -152,9 +152,12 @@ calla_status store_remove(const store_place *p, uint64_t *bytes, calla_error *er
     *bytes = 0;
     if (!is_dir(p->dir) && !is_dir(p->stage) && !is_dir(p->old))
         return err_set(err, CALLA_ERR_ARGUMENT, "there is no model %s", p->id);
+    if (disk_is_link(p->owner))
+        return err_set(err, CALLA_ERR_IO, "%s is a link to another folder: remove %s yourself",
+                       p->owner, p->dir);
     TRY(store_lock(p, &lock, err));
     store_record r;
-    if (store_record_read(&r, is_dir(p->dir) ? p->dir : p->stage)) {
+    if (!disk_is_link(p->dir) && store_record_read(&r, is_dir(p->dir) ? p->dir : p->stage)) {
         for (size_t i = 0; i < r.listing.n_files; i++)
             *bytes += r.listing.files[i].size;
         store_record_deinit(&r);

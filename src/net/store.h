@@ -55,8 +55,9 @@ typedef struct store_model {
 calla_status store_list(const char *root, store_model **models, size_t *n, calla_error *err);
 void store_list_free(store_model *models, size_t n);
 
-/* Removes a model and what was pulled of it. *bytes: of its files. CALLA_ERR_ARGUMENT: there is
- * none; CALLA_ERR_FULL: it is being pulled. */
+/* Removes a model and what was pulled of it; of a link to a model, only the link. *bytes: of its
+ * files. CALLA_ERR_ARGUMENT: there is none; CALLA_ERR_FULL: it is being pulled; CALLA_ERR_IO, too,
+ * when the owner's folder is a link. */
 calla_status store_remove(const store_place *p, uint64_t *bytes, calla_error *err);
 
 /* Takes the lock of a place (making its folders), and puts right what an exchange left that was cut

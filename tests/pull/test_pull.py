@@ -293,6 +293,9 @@ def tokens_go_to_the_endpoint_only():
         hub.token = TOKEN
         home.fails(hub, "answers 401: Invalid credentials", "needs a token (HF_TOKEN)")
         home.fails(hub, "does not open it", env={"HF_TOKEN": "hf_wrong"})
+        hub.fault = lambda r: {"status": 403, "headers": {"X-Error-Message": "not for " + TOKEN}}
+        home.fails(hub, "answers 403", env={"HF_TOKEN": TOKEN})  # and calla() looks for the token
+        hub.fault = lambda r: None
         hub.reset_counts()
         eq(home.pull(hub, env={"HF_TOKEN": TOKEN}).rc, 0)
         home.complete(hub)
@@ -690,6 +693,29 @@ def one_at_a_time():
         hub.rate = 0
         eq(p.wait(60), 0)
         home.complete(hub)
+
+
+@suite.case
+def links_are_not_followed():
+    with Home() as home, Hub(nano(), repo="calla/nano") as hub:
+        eq(home.pull(hub, "calla/nano").rc, 0)
+        apart = os.path.join(home.dir, "apart")
+        os.rename(os.path.dirname(home.path("calla/nano")), apart)
+        kept = os.path.join(apart, "nano")
+        files = sorted(os.listdir(kept))
+        os.symlink(apart, home.path("linked"))
+        r = home.calla("rm", "linked/nano")
+        assert r.rc == 1 and "is a link to another folder" in r.err, r.err
+        os.mkdir(home.path("calla"))
+        os.symlink(kept, home.path("calla/nano"))
+        eq(home.calla("rm", "calla/nano").rc, 0)
+        assert not os.path.lexists(home.path("calla/nano"))
+        os.mkdir(home.path("calla"))
+        os.symlink(kept, home.path("calla/nano"))
+        hub.commit = "d" * 40  # a newer one takes the place of the link
+        eq(home.pull(hub, "calla/nano").rc, 0)
+        assert not os.path.islink(home.path("calla/nano"))
+        eq(sorted(os.listdir(kept)), files)
 
 
 @suite.case
