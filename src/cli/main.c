@@ -36,6 +36,7 @@ int main(int argc, char **argv)
 {
     /* A closed pipe is an error of write(), reported once, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* so is a file that may not grow */
     signals_explain_bus();
 
     if (argc < 2) {

@@ -327,9 +327,15 @@ static calla_status write_folder(writer *w, const char *out)
     for (size_t i = 0; i < o->n_files; i++)
         TRY(write_file(w, o->files[i].name, o->files[i].data, o->files[i].n));
     TRY(write_index(w));
-    if (rename(w->dir, out) != 0)
-        st = err_set(w->err, CALLA_ERR_IO, "cannot rename %s to %s: %s", w->dir, out,
-                     strerror(errno));
+    if (rename(w->dir, out) != 0) {
+        const int e = errno;
+        struct stat sb;
+        if (lstat(out, &sb) == 0)
+            st = err_set(w->err, CALLA_ERR_IO, "%s has come into being meanwhile", out);
+        else
+            st = err_set(w->err, CALLA_ERR_IO, "cannot rename %s to %s: %s", w->dir, out,
+                         strerror(e));
+    }
 fail:
     return st;
 }

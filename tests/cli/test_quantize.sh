@@ -7,5 +7,13 @@ refuses 1 'models/nano is in MLX'"'"'s layout already' quantize models/nano "$tm
 refuses 1 "$tmp/nowhere" quantize "$tmp/nowhere" "$tmp/out"
 mkdir "$tmp/empty"
 refuses 1 'config.json' quantize "$tmp/empty" "$tmp/out"
+# What both writers of checkpoints share: a limit on the size of files is an error, not the end.
+got=$(
+    ulimit -f 64
+    "$calla" synth --shape nano "$tmp/limited" 2>&1 >/dev/null
+    echo "code $?"
+)
+has 'a file that may not grow' 'File too large' "$got"
+has 'a file that may not grow' 'code 1' "$got"
 is 'nothing is left' 'empty' "$(cd "$tmp" && ls -d */ | tr -d /)"
 finish
