@@ -117,6 +117,12 @@ bool file_exists(const char *path)
     return lstat(path, &sb) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+bool file_is_special(const char *path)
+{
+    struct stat sb;
+    return stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode);
+}
+
 char *path_join(const char *dir, const char *name)
 {
     strbuf b = {0};

@@ -30,6 +30,9 @@ bool file_sync(int fd);
  * opening it says what is wrong, where "missing" or silence would be untrue. */
 bool file_exists(const char *path);
 
+/* A device, a pipe, a socket: a file that is renamed over it would take its place. */
+bool file_is_special(const char *path);
+
 /* Makes the folder that path lies in (mode 0700), and those above it, where they are missing. */
 calla_status folder_make_for(const char *path, calla_error *err);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/ck.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/cli.h"
@@ -636,11 +637,12 @@ static calla_status check_gpu(selftest *t, const char *backend, const char *mode
     return st;
 }
 
-/* Beside its place, then renamed: a report is whole or not there. */
+/* Beside its place, then renamed: a report is whole or not there. A device or a pipe is written. */
 static calla_status write_report(const selftest_log *t, const char *path, calla_error *err)
 {
     strbuf tmp = {0};
-    if (t->report.failed || !strbuf_printf(&tmp, "%s.tmp", path))
+    const bool direct = file_is_special(path);
+    if (t->report.failed || !strbuf_printf(&tmp, "%s%s", path, direct ? "" : ".tmp"))
         return err_set(err, CALLA_ERR_MEMORY, "no memory for the report");
     calla_status st = CALLA_OK;
     FILE *f = fopen(tmp.data, "we");
@@ -648,9 +650,9 @@ static calla_status write_report(const selftest_log *t, const char *path, calla_
         st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     if (f != NULL && fclose(f) != 0 && st == CALLA_OK)
         st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (st == CALLA_OK && rename(tmp.data, path) != 0)
+    if (st == CALLA_OK && !direct && rename(tmp.data, path) != 0)
         st = err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (st != CALLA_OK && f != NULL) (void)remove(tmp.data);
+    if (st != CALLA_OK && f != NULL && !direct) (void)remove(tmp.data);
     strbuf_deinit(&tmp);
     return st;
 }

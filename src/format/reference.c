@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/ck.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 
@@ -395,7 +396,8 @@ calla_status reference_write(const reference_writer *w, const char *path, calla_
     strbuf head = {0}, temporary = {0};
     calla_status st = CALLA_ERR_IO;
     write_header(w, parts, n_parts, &head);
-    (void)strbuf_printf(&temporary, "%s.part", path);
+    const bool direct = file_is_special(path); /* a device or a pipe: not to be replaced */
+    (void)strbuf_printf(&temporary, "%s%s", path, direct ? "" : ".part");
     if (head.failed || temporary.failed) {
         st = err_set(err, CALLA_ERR_MEMORY, "no memory to write %s", path);
         goto out;
@@ -403,10 +405,10 @@ calla_status reference_write(const reference_writer *w, const char *path, calla_
     FILE *f = fopen(temporary.data, "wb");
     if (f != NULL) st = save(f, &head, parts, n_parts);
     if (f != NULL && fclose(f) != 0) st = CALLA_ERR_IO;
-    if (st == CALLA_OK && rename(temporary.data, path) != 0) st = CALLA_ERR_IO;
+    if (st == CALLA_OK && !direct && rename(temporary.data, path) != 0) st = CALLA_ERR_IO;
     if (st != CALLA_OK) {
         (void)err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        if (f != NULL) (void)remove(temporary.data);
+        if (f != NULL && !direct) (void)remove(temporary.data);
     }
 out:
     strbuf_deinit(&head);

@@ -15,7 +15,12 @@ for words in '^processor: \|^machdep' 'cases of random shapes' 'a dependent disp
     grep -q -- "$words" "$tmp/report" || { echo "the report lacks $words"; failed=$((failed + 1)); }
 done
 grep -q '/' "$tmp/out" && grep -q "$PWD" "$tmp/report" && { echo "the report has a path"; failed=$((failed + 1)); }
+mkfifo "$tmp/pipe"
+cat "$tmp/pipe" >"$tmp/read" &
+"$calla" selftest -m models/nano --backend cpu --report "$tmp/pipe" >"$tmp/out" 2>&1
+if [ -p "$tmp/pipe" ]; then wait; else kill $!; fi
+[ -p "$tmp/pipe" ] && [ -s "$tmp/read" ] || { echo "a pipe was replaced, not written"; failed=$((failed + 1)); }
 "$calla" selftest -m models/nano --backend cpu --report "$tmp/none/report" >"$tmp/out" 2>&1
 [ $? = 1 ] || { echo "expected exit code 1 without a place for the report"; failed=$((failed + 1)); }
-echo "$((11 - failed)) passed, $failed failed"
+echo "$((12 - failed)) passed, $failed failed"
 [ $failed = 0 ]
