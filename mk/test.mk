@@ -131,6 +131,7 @@ lint: ## layers, banned functions, headers that stand alone; the longest functio
 
 demo: ## build, then let the demonstration model answer; installs what is missing first
 	@CC='$(CC)' sh tools/deps.sh build
+	@echo "building (a minute or two the first time)"
 	@$(MAKE) --no-print-directory all
 	@sh tools/demo.sh $(BUILD)/calla
 

@@ -4,7 +4,11 @@ set -eu
 out=$1
 version=$(sed -n 's/^.define CALLA_VERSION "\(.*\)"/\1/p' include/calla.h)
 name=calla-$version
+git rev-parse --verify -q HEAD >/dev/null 2>&1 || {
+    echo "dist.sh: expected a git checkout, whose commit is packed, found none" >&2
+    exit 1
+}
 mkdir -p "$out"
-git archive --format=tar --prefix="$name/" HEAD | gzip -9n >"$out/$name.tar.gz.tmp"
-mv "$out/$name.tar.gz.tmp" "$out/$name.tar.gz"
+git archive --format=tar --prefix="$name/" -o "$out/$name.tar" HEAD
+gzip -9nf "$out/$name.tar"
 echo "$out/$name.tar.gz"
