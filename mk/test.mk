@@ -77,7 +77,8 @@ programs: $(EDIT_PROGRAMS)
 
 # ---- Running them ------------------------------------------------------------------------------
 
-unit_tests   = $(foreach t,$(UNIT_BIN),'unit/$(notdir $(t))=$(t)')
+# The sanitizers slow the emulator down most: of Metal's kinds of tiles they see one.
+unit_tests   = $(foreach t,$(if $(SAN),$(filter-out %/test_metal_model,$(UNIT_BIN)),$(UNIT_BIN)),'unit/$(notdir $(t))=$(t)')
 replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
 cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
@@ -153,7 +154,7 @@ bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and
 
 SAN_OPTS := ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
             TSAN_OPTIONS=allocator_may_return_null=1
-san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 WERROR=0 \
+san_make  = $(SAN_OPTS) $(MAKE) --no-print-directory BUILD=build-$1 WERROR=0 NVCC= \
             OPT='-O1 -g -fno-omit-frame-pointer'
 asan: ## tests under the address and undefined-behaviour sanitizers
 	+@$(call san_make,asan) SAN='-fsanitize=address,undefined -fno-sanitize-recover=all' run-tests
@@ -172,7 +173,7 @@ CLANG        ?= clang
 FUZZ_SECONDS ?= 60
 FUZZ         ?= $(FUZZ_NAMES:fuzz_%=%)
 fuzz: ## fuzz every parser: FUZZ_SECONDS=60 each, FUZZ='NAME...' to choose
-	@$(MAKE) --no-print-directory BUILD=build-fuzz CC=$(CLANG) OPT='-O1 -g -fno-omit-frame-pointer' \
+	@$(MAKE) --no-print-directory BUILD=build-fuzz NVCC= CC=$(CLANG) OPT='-O1 -g -fno-omit-frame-pointer' \
 	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' \
 	    FUZZ='$(FUZZ)' run-fuzz
 $(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/libcalla.a
