@@ -77,8 +77,10 @@ programs: $(EDIT_PROGRAMS)
 
 # ---- Running them ------------------------------------------------------------------------------
 
-# The sanitizers slow the emulator down most: of Metal's kinds of tiles they see one.
-unit_tests   = $(foreach t,$(if $(SAN),$(filter-out %/test_metal_model,$(UNIT_BIN)),$(UNIT_BIN)),'unit/$(notdir $(t))=$(t)')
+# The sanitizers slow the emulator and whole models down most: what they see of those are the checks
+# of kernels, of Metal's kinds of tiles one, and the smaller models of the other tests.
+SAN_SLOW     := %/test_metal_model %/test_gpu %/test_golden
+unit_tests   = $(foreach t,$(if $(SAN),$(filter-out $(SAN_SLOW),$(UNIT_BIN)),$(UNIT_BIN)),'unit/$(notdir $(t))=$(t)')
 replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
 cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')

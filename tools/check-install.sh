@@ -5,7 +5,8 @@ set -eu
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 prefix=$stage/opt
-make -s install PREFIX="$prefix" BUILD="$stage/build"
+BUILD=${BUILD:-build}
+make -s install PREFIX="$prefix" BUILD="$BUILD"
 cd "$stage"
 "$prefix/bin/calla" --version
 answer=$("$prefix/bin/calla" run --no-think -p 'What is 47 + 38?' </dev/null 2>log) || { cat log; exit 1; }
@@ -35,15 +36,15 @@ done
 bash -n "$prefix/share/bash-completion/completions/calla"
 cd - >/dev/null
 # With DESTDIR the files name PREFIX, not the staging folder.
-make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$stage/build"
+make -s install PREFIX=/usr DESTDIR="$stage/pkg" BUILD="$BUILD"
 grep -q '^prefix=/usr$' "$stage/pkg/usr/lib/pkgconfig/calla.pc"
 # Spaces in PREFIX and DESTDIR.
-make -s install PREFIX='/my opt' DESTDIR="$stage/a b" BUILD="$stage/build"
+make -s install PREFIX='/my opt' DESTDIR="$stage/a b" BUILD="$BUILD"
 "$stage/a b/my opt/bin/calla" run -q --no-think -p 'Hello!' --max-tokens 1 </dev/null
 flags=$(PKG_CONFIG_PATH="$stage/a b/my opt/lib/pkgconfig" pkg-config --cflags --libs calla)
 for want in '-I/my\ opt/include' '-L/my\ opt/lib'; do
     case $flags in *"$want"*) ;; *) echo "pkg-config: expected $want in $flags"; exit 1 ;; esac
 done
-make -s uninstall PREFIX="$prefix"
+make -s uninstall PREFIX="$prefix" BUILD="$BUILD"
 left=$(find "$prefix" -type f)
 [ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }
