@@ -3,7 +3,7 @@
 # program there, and removes it again. Needs root and debootstrap; MIRROR is asked for packages.
 set -eu
 dir=$1
-MIRROR=${MIRROR:-http://deb.debian.org/debian}
+MIRROR=${MIRROR:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep 'debian/*$' | head -n 1)}
 suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
