@@ -6,8 +6,8 @@
  *             kind) + stages x cost of a dependent stage. Dispatches of one stage share the memory
  *             and the units, so their times add up. Kinds: products of matrix tiles; rows of codes
  *             (decode), by instructions a weight; everything else, f32 with half of its slots used.
- * Invariants: a prediction, not a measurement: nothing here has run on the machine in question,
- *             except where `measured` says so.
+ * Invariants: a prediction, not a measurement: of the chips of the table, only the H200's rates are
+ *             of this program's own kernels.
  */
 #ifndef CALLA_EXEC_PREDICT_H
 #define CALLA_EXEC_PREDICT_H
@@ -24,7 +24,6 @@ struct exec_chip {
     double tile, row;   /* operations/s of matrix tiles; of rows of codes */
     double f32;         /* operations/s of fused multiply-adds */
     double stage;       /* seconds of a dependent dispatch */
-    bool measured;      /* its rates are of this program's own kernels */
 };
 
 /* The table; *n: rows. */

@@ -16,17 +16,16 @@
  * docs/SPEED.md. */
 static const exec_chip chips[] = {
     {"m1-max", "Apple M1 Max", "simdgroup_matrix", 32, GPU_MM_TILES, 340e9, 6.3e12, 3.5e12, 10.6e12,
-     3.5e-6, false},
+     3.5e-6},
     {"m4-pro", "Apple M4 Pro", "simdgroup_matrix", 20, GPU_MM_TILES, 232e9, 4.8e12, 5.4e12, 8.1e12,
-     3.5e-6, false},
+     3.5e-6},
     {"m3-ultra", "Apple M3 Ultra", "simdgroup_matrix", 80, GPU_MM_TILES, 614e9, 16.9e12, 18.9e12,
-     28.3e12, 3.5e-6, false},
+     28.3e12, 3.5e-6},
     {"m5-max-26.2", "Apple M5 Max", "tensors 16x32x16", 40, GPU_MM_TILES, 576e9, 30e12, 10.3e12,
-     15.4e12, 3.5e-6, false},
+     15.4e12, 3.5e-6},
     {"m5-max", "Apple M5 Max", "4-bit tensors", 40, GPU_MM_CODES, 576e9, 50e12, 10.3e12, 15.4e12,
-     3.5e-6, false},
-    {"h200", "NVIDIA H200", "wgmma", 132, GPU_MM_WGMMA, 4.4e12, 400e12, 40e12, 60e12, 0.98e-6,
-     true},
+     3.5e-6},
+    {"h200", "NVIDIA H200", "wgmma", 132, GPU_MM_WGMMA, 4.4e12, 400e12, 40e12, 60e12, 0.98e-6},
 };
 #define N_CHIPS (sizeof chips / sizeof *chips)
 
