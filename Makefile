@@ -97,11 +97,13 @@ LIB_SRC  := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c %/$(i).c),\
               $(sort $(wildcard $(LIB_DIRS:%=src/%/*.c))))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 CHECK_SRC := $(sort $(wildcard src/check/*.c))
+MEASURE_SRC := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard src/bench/*.c)))
 include mk/cuda.mk
 include mk/metal.mk
 include mk/gpu.mk
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/page.o $(CUDA_OBJ) $(SIMT_OBJ) $(BUILD)/metal/source.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+MEASURE_OBJ := $(MEASURE_SRC:%.c=$(BUILD)/%.o)
 
 # ---- Building ----------------------------------------------------------------------------------
 
@@ -109,6 +111,11 @@ all: $(if $(CLI_SRC),$(BUILD)/calla) $(BUILD)/libcalla.a compile_commands.json #
 
 $(CLI_OBJ): EXTRA := $(EDIT_CPPFLAGS) -DCALLA_PREFIX='"$(PREFIX)"'
 $(CLI_OBJ): $(BUILD)/prefix.txt
+
+# What `calla bench` was built from; "" outside of a checkout.
+COMMIT := $(if $(wildcard .git),$(shell git describe --always --dirty 2>/dev/null))
+$(BUILD)/src/bench/commit.o: EXTRA := -DCALLA_COMMIT='"$(COMMIT)"'
+$(BUILD)/src/bench/commit.o: $(BUILD)/commit.txt
 
 $(BUILD)/%.o: %.c $(BUILD)/flags.txt
 	@mkdir -p $(@D)
@@ -125,7 +132,7 @@ $(BUILD)/page.c: tools/embed.sh $(PAGE)
 $(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/flags.txt
 	$(Q)$(COMPILE) $(DIAG) -MMD -MP -c $< -o $@
 
-$(BUILD)/calla: $(CLI_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
+$(BUILD)/calla: $(CLI_OBJ) $(MEASURE_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(EDIT_LDLIBS)
 
 # Files that change only when what they record changes.
@@ -135,6 +142,8 @@ $(BUILD)/flags.txt: FORCE $(if $(MISSING),need-libs)
 	$(call record,$(COMPILE) $(CC_VERSION) $(ISA_avx512vnni) $(ISA_dotprod) $(ISA_shani) $(ISA_armsha))
 $(BUILD)/prefix.txt: FORCE
 	$(call record,$(PREFIX))
+$(BUILD)/commit.txt: FORCE
+	$(call record,$(COMMIT))
 $(BUILD)/objects.txt: FORCE
 	$(call record,$(LIB_OBJ))
 
@@ -151,7 +160,7 @@ include mk/package.mk
 -include mk/neon.mk
 
 # For editors and clang-tidy; written from the variables above, so it is right without a build.
-DB_SRC := $(LIB_SRC) $(CHECK_SRC) $(CLI_SRC) $(TEST_SRC)
+DB_SRC := $(LIB_SRC) $(CHECK_SRC) $(MEASURE_SRC) $(CLI_SRC) $(TEST_SRC)
 compile_commands.json: FORCE
 	@printf '%s\n' $(foreach s,$(DB_SRC),'$(s) $(call isa,$(s))') | \
 	    COMPILE='$(subst ','\'',$(COMPILE) $(EDIT_CPPFLAGS) -Itests $(WARN))' BUILD='$(BUILD)' \
@@ -167,7 +176,7 @@ help: ## this page
 	    $(filter-out %.d config.mk,$(MAKEFILE_LIST))
 	@sed -n '/^#   [A-Z]/s/^# //p' Makefile
 
--include $(patsubst %.o,%.d,$(wildcard $(LIB_OBJ) $(CLI_OBJ) $(CHECK_OBJ)))
+-include $(patsubst %.o,%.d,$(wildcard $(LIB_OBJ) $(CLI_OBJ) $(MEASURE_OBJ) $(CHECK_OBJ)))
 FORCE:
 .PHONY: all clean help need-libs FORCE
 .SUFFIXES:

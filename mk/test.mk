@@ -25,8 +25,10 @@ $(BUILD)/tests/%.o: tests/unit/%.c $(BUILD)/flags.txt
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) $(TEST_FLAGS_$*) -MF $@.d -c $< -o $@
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libcalla.a
-	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS) $(CMOCKA_LDLIBS)
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LINK_LIBS) $(CMOCKA_LDLIBS)
 .SECONDARY: $(UNIT_BIN:%=%.o)
+# Tests of what measures.
+$(BUILD)/tests/test_bench $(BUILD)/tests/test_plot $(BUILD)/tests/test_agent: $(MEASURE_OBJ) $(CHECK_OBJ)
 
 # The kernel check needs no library beyond libm: it is also cross-compiled and run under emulation.
 CHECKED_SRC := src/base/error.c src/base/mem.c \
@@ -48,7 +50,7 @@ EDIT_PROGRAMS    := $(BUILD)/tests/calla-edit-opened $(BUILD)/tests/calla-edit-p
 $(BUILD)/tests/edit-opened.o $(BUILD)/tests/edit-plain.o: $(BUILD)/tests/edit-%.o: src/cli/edit.c $(BUILD)/flags.txt
 	@mkdir -p $(@D)
 	$(Q)$(TEST_CC) $(EDIT_CPPFLAGS) -DCALLA_EDIT_DLOPEN='"$(EDIT_FILE_$*)"' -MF $@.d -c $< -o $@
-$(EDIT_PROGRAMS): $(BUILD)/tests/calla-edit-%: $(BUILD)/tests/edit-%.o $(filter-out %/edit.o,$(CLI_OBJ)) $(CHECK_OBJ) $(BUILD)/libcalla.a
+$(EDIT_PROGRAMS): $(BUILD)/tests/calla-edit-%: $(BUILD)/tests/edit-%.o $(filter-out %/edit.o,$(CLI_OBJ)) $(MEASURE_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
 
 # The demonstration model's evaluation set.
@@ -197,7 +199,7 @@ format: ## clang-format on every source
 format-check: ## is everything formatted?
 	@clang-format --dry-run --Werror $(FORMAT_SRC)
 tidy: compile_commands.json ## clang-tidy on the library and the program
-	@printf '%s\n' $(LIB_SRC) $(CHECK_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
+	@printf '%s\n' $(LIB_SRC) $(CHECK_SRC) $(MEASURE_SRC) $(CLI_SRC) | xargs -n 1 -P $$(getconf _NPROCESSORS_ONLN) \
 	    sh tools/tidy.sh
 deps: ## install the libraries that a build needs
 	@CC='$(CC)' sh tools/deps.sh build

@@ -13,7 +13,8 @@ BEGIN {
     may["check"]  = " base model kernels exec engine check "
     may["engine"] = " base format model kernels exec text engine "
     may["server"] = " base text engine server "
-    may["cli"]    = " base net format model exec check text engine server cli "
+    may["bench"]  = " base format model exec check text engine server bench "
+    may["cli"]    = " base net format model exec check text engine server bench cli "
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     split(FILENAME, at, "/")

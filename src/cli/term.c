@@ -158,6 +158,8 @@ void term_progress_update(term_progress *p, double done, double total)
     char tail[192], line[512];
     if (!strcmp(p->unit, TERM_BYTES))
         describe_bytes(p, now, done, total, tail, sizeof tail);
+    else if (!strcmp(p->unit, TERM_ESTIMATE))
+        format_left(tail, sizeof tail, total - done);
     else
         describe(p, now, done, total, tail, sizeof tail);
     p->drawn = now;

@@ -45,6 +45,8 @@ typedef struct term_progress {
 /* As a unit: "1.2 GB of 3.4 GB, 56 MB/s, 1:23 left", with the speed of the last seconds; what was
  * done at the first update counts for no speed. */
 #define TERM_BYTES "B"
+/* As a unit: done and total are seconds, total an estimate; "1:23 left". */
+#define TERM_ESTIMATE "s"
 
 void term_progress_begin(term_progress *p, const char *label, const char *unit);
 void term_progress_update(term_progress *p, double done, double total);

@@ -1,13 +1,13 @@
-#include "cli/bench_compare.h"
+#include "bench/compare.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "bench/stats.h"
 
 #define FILES_MAX      64u
 #define FILE_BYTES_MAX (16u << 20)
@@ -80,16 +80,10 @@ static const json_value *find(const json_doc *d, const row *r)
 
 /* ---- Statistics ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median(double *v, uint32_t n)
 {
-    qsort(v, n, sizeof *v, by_value);
-    return n % 2 != 0 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2.0;
+    stats_sort(v, n);
+    return stats_median(v, n);
 }
 
 /* P(T > t) of Student's distribution, by Simpson's rule over the angle: t = sqrt(dof) tan a. */
@@ -154,7 +148,7 @@ static void interval_of_samples(row *r, samples *a, samples *b, double tail)
     r->ratio = median(a->v, a->n) / median(b->v, b->n);
     for (uint32_t i = 0; i < RESAMPLES; i++)
         ratios[i] = resampled(a, scratch, &rng) / resampled(b, scratch, &rng);
-    qsort(ratios, RESAMPLES, sizeof *ratios, by_value);
+    stats_sort(ratios, RESAMPLES);
     const uint32_t cut = (uint32_t)(tail * RESAMPLES);
     r->low = ratios[cut] / (1.0 + COMPARE_BETWEEN);
     r->high = ratios[RESAMPLES - 1 - cut] * (1.0 + COMPARE_BETWEEN);

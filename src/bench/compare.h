@@ -1,4 +1,4 @@
-/* bench_compare.h - are two sets of `calla bench --json` files different?
+/* compare.h - are two sets of `calla bench --json` files different?
  *
  * Does:    reads a list of files for each side, pairs them in order, and gives for every
  * measurement that both have the ratio of speeds with an interval. Method:  with three pairs or
@@ -7,8 +7,8 @@
  * medians, widened by COMPARE_BETWEEN, since one run cannot show how runs differ. Intervals hold
  * together: 95 % for the whole table. Less than COMPARE_LEAST is never called a difference.
  */
-#ifndef CALLA_CLI_BENCH_COMPARE_H
-#define CALLA_CLI_BENCH_COMPARE_H
+#ifndef CALLA_BENCH_COMPARE_H
+#define CALLA_BENCH_COMPARE_H
 
 #include "base/error.h"
 
