@@ -7,6 +7,7 @@
 #include "base/pool.h"
 #include "bench/ablate.h"
 #include "bench/compare.h"
+#include "bench/plot.h"
 #include "bench/profile.h"
 #include "bench/report.h"
 #include "bench/sweep.h"
@@ -17,7 +18,7 @@
 
 typedef struct bench_options {
     cli_common common;
-    const char *prefill, *decode, *only, *json, *csv, *kv, *variant;
+    const char *prefill, *decode, *only, *json, *csv, *plot, *kv, *variant;
     uint64_t reps, steps;
     double budget; /* minutes; 0: not given */
     int quick, ablate, profile, compare;
@@ -50,6 +51,9 @@ static const cli_option options[] = {
     CLI_OPT_SECTION("Where results go"),
     CLI_OPT_TEXT(0, "json", bench_options, json, "FILE", "results as JSON"),
     CLI_OPT_TEXT(0, "csv", bench_options, csv, "FILE", "results as CSV"),
+    CLI_OPT_TEXT(0, "plot", bench_options, plot, "FILE",
+                 "results as a drawing (SVG): speed against length, and roofline; with files "
+                 "of --json as arguments, theirs, and nothing is measured"),
     CLI_OPT_SECTION("Model and machine"),
     CLI_ROW_MODEL(bench_options, common),
     CLI_ROW_BACKEND(bench_options, common),
@@ -68,7 +72,7 @@ static int cmd_bench(int argc, char **argv);
 const cli_command cli_bench = {
     .name = "bench",
     .summary = "tokens per second of prefill and decode",
-    .args = "[A B]",
+    .args = "[FILE...]",
     .about =
         "Measures prefill and decode at ten lengths, 256 to 131072 tokens, as far as memory and\n"
         "the time budget allow, with pseudo-random tokens: tokens a second with a 95 % interval,\n"
@@ -77,9 +81,10 @@ const cli_command cli_bench = {
         "article that this engine follows. --profile divides the time. --compare A B says for\n"
         "each measurement whether B's speed differs from A's, with a 95 % interval for the whole\n"
         "table; three pairs of alternating runs or more show what differs between runs. It\n"
-        "exits with 1 when something is slower.\n",
+        "exits with 1 when something is slower. --plot OUT.svg A.json B.json draws kept results\n"
+        "on one page.\n",
     .options = options,
-    .n_args_max = 2,
+    .n_args_max = PLOT_SERIES_MAX,
     .main = cmd_bench,
 };
 
@@ -148,6 +153,9 @@ static int check_options(bench_options *o, sweep_options *s)
     if (o->only != NULL && !o->ablate)
         return cli_usage_error(&cli_bench, "--only chooses among the mechanisms of --ablate");
     const char *bad = o->only != NULL ? ablate_unknown(o->only, &n_bad) : NULL;
+    if (o->plot != NULL && (o->ablate || o->profile))
+        return cli_usage_error(&cli_bench, "--plot draws speed at several lengths, not %s",
+                               o->ablate ? "--ablate" : "--profile");
     if (bad != NULL)
         return cli_usage_error(&cli_bench, "--only: there is no mechanism '%.*s'", (int)n_bad, bad);
     return -1;
@@ -273,6 +281,28 @@ static calla_status write_file(const char *path, const strbuf *s, calla_error *e
     return err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* Draws the record, if there is one, and the files. */
+static calla_status write_plot(const char *path, const bench_record *r, char *const *files,
+                               int n_files, calla_error *err)
+{
+    plot *p = NULL;
+    strbuf json = {0}, svg = {0};
+    calla_status st = plot_create(&p, err);
+    if (st == CALLA_OK && r != NULL) {
+        report_json(r, &json);
+        st = json.failed ? err_set(err, CALLA_ERR_MEMORY, "no memory for a plot")
+                         : plot_add(p, "results", json.data, json.len, err);
+    }
+    for (int i = 0; i < n_files && st == CALLA_OK; i++)
+        st = plot_add_file(p, files[i], err);
+    if (st == CALLA_OK) st = plot_draw(p, &svg, err);
+    if (st == CALLA_OK) st = write_file(path, &svg, err);
+    strbuf_deinit(&svg);
+    strbuf_deinit(&json);
+    plot_destroy(p);
+    return st;
+}
+
 static calla_status write_files(const bench *b, calla_error *err)
 {
     const struct {
@@ -287,6 +317,7 @@ static calla_status write_files(const bench *b, calla_error *err)
         st = write_file(files[i].path, &s, err);
         strbuf_deinit(&s);
     }
+    if (st == CALLA_OK && b->o->plot != NULL) st = write_plot(b->o->plot, b->r, NULL, 0, err);
     return st;
 }
 
@@ -327,9 +358,14 @@ static int cmd_bench(int argc, char **argv)
     int rc = cli_parse(&cli_bench, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
     if (o.compare) return run_compare(argv, n_args);
-    if (n_args != 0) return cli_usage_error(&cli_bench, "two files are for --compare");
+    if (n_args != 0 && o.plot == NULL)
+        return cli_usage_error(&cli_bench, "files are for --compare and --plot");
     rc = check_options(&o, &s);
     if (rc >= 0) return rc;
+    if (n_args != 0)
+        return write_plot(o.plot, NULL, argv + 1, n_args, &err) == CALLA_OK
+                   ? CLI_OK
+                   : cli_fail(&cli_bench, &err);
     calla_status st = open_bench(&b, &err);
     (void)snprintf(record.flags, sizeof record.flags, "%s", flags);
     if (st == CALLA_OK) st = run(&b, &s, &err);
