@@ -110,8 +110,9 @@ check-kernels: $(BUILD)/calla-check ## every SIMD kernel against its plain C ref
 	$(BUILD)/calla-check $(KERNEL_ARGS)
 eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (minutes); EVAL_ARGS='--short'
 	$(BUILD)/calla-eval $(EVAL_ARGS)
-results: ## the tables of docs/RESULTS.md from the JSON files in bench/results
-	python3 tools/results.py
+results: $(BUILD)/calla ## tables and plots of docs/RESULTS.md from the JSON files in bench/results
+	$(BUILD)/calla inspect --predict --json >bench/results/predict.json
+	python3 tools/results.py --calla $(BUILD)/calla
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.
