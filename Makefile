@@ -81,12 +81,14 @@ ISA_avx512     := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefe
 ISA_avx512vnni := $(ISA_avx512) -mavx512vnni
 ISA_neon       :=
 ISA_dotprod    := -march=armv8.2-a+dotprod
+ISA_avxvnni    := $(ISA_avx2) -mavxvnni
+ISA_i8mm       := -march=armv8.2-a+dotprod+i8mm
 ISA_shani      := -msse4.1 -msha
 ISA_armsha     := -march=armv8-a+crypto
 isa             = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-ISAS_x86 := avx2 avx512 avx512vnni shani
-ISAS_arm := neon dotprod armsha
+ISAS_x86 := avx2 avxvnni avx512 avx512vnni shani
+ISAS_arm := neon dotprod i8mm armsha
 ISAS_off := $(if $(filter x86_64,$(ARCH)),,$(ISAS_x86)) \
             $(if $(filter aarch64 arm64,$(ARCH)),,$(ISAS_arm))
 
@@ -139,7 +141,7 @@ $(BUILD)/calla: $(CLI_OBJ) $(MEASURE_OBJ) $(CHECK_OBJ) $(BUILD)/libcalla.a
 record = @mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$1)' >$@.tmp; \
          if cmp -s $@.tmp $@; then rm -f $@.tmp; else mv $@.tmp $@; fi
 $(BUILD)/flags.txt: FORCE $(if $(MISSING),need-libs)
-	$(call record,$(COMPILE) $(CC_VERSION) $(ISA_avx512vnni) $(ISA_dotprod) $(ISA_shani) $(ISA_armsha))
+	$(call record,$(COMPILE) $(CC_VERSION) $(ISA_avx512vnni) $(ISA_avxvnni) $(ISA_dotprod) $(ISA_i8mm) $(ISA_shani) $(ISA_armsha))
 $(BUILD)/prefix.txt: FORCE
 	$(call record,$(PREFIX))
 $(BUILD)/commit.txt: FORCE

@@ -203,8 +203,8 @@ typedef struct calla_engine_options {
     calla_kv_type kv_type;
     uint32_t chunk_tokens;       /* prefill chunk; default 512 (GPU: 2048), at most 4096 */
     uint64_t memory_limit_bytes; /* default: what the system reports as available */
-    const char *cpu_variant;     /* highest kernel variant to use: "ref", "avx2", "avx512", "neon";
-                                    default: the best this CPU has */
+    const char *cpu_variant;     /* highest kernels: "ref", "avx2", "avxvnni", "avx512", "neon",
+                                    "i8mm"; default: the best this CPU has */
     uint32_t n_ctx;              /* refuse at once when a session of so many tokens would not fit;
                                     default 4096 */
     const char *pack_dir;       /* folder where weights packed for a GPU are kept, about as large as

@@ -139,11 +139,9 @@ static void check_machine(void)
     static const struct {
         uint32_t bit;
         const char *name;
-    } features[] = {{CPU_AVX2, "AVX2"},
-                    {CPU_AVX512, "AVX-512"},
-                    {CPU_VNNI, "VNNI"},
-                    {CPU_NEON, "NEON"},
-                    {CPU_DOTPROD, "dot product"}};
+    } features[] = {{CPU_AVX2, "AVX2"}, {CPU_AVX512, "AVX-512"},   {CPU_VNNI, "VNNI"},
+                    {CPU_NEON, "NEON"}, {CPU_AVXVNNI, "AVX-VNNI"}, {CPU_DOTPROD, "dot product"},
+                    {CPU_I8MM, "i8mm"}};
     const uint32_t have = cpu_features();
     size_t n = 0;
     kernels[0] = '\0';

@@ -50,7 +50,7 @@ static const cli_option options[] = {
                  "most tokens of prompt and answer together; default prompt + 4096, chat 16384"),
     CLI_OPT_CHOICE(0, "kv", run_options, kv, "bf16|f32", "format of the attention cache"),
     CLI_ROW_BACKEND(run_options, common),
-    CLI_OPT_CHOICE(0, "variant", run_options, variant, "ref|avx2|avx512|neon",
+    CLI_OPT_CHOICE(0, "variant", run_options, variant, "ref|avx2|avxvnni|avx512|neon|i8mm",
                    "best CPU kernels to use; default the best that this processor has"),
     CLI_ROW_THREADS(run_options, common),
     CLI_ROW_PRECISION(run_options, common),

@@ -334,7 +334,7 @@ static void check_variant(selftest *t, const char *name, const model_shape *s,
 
 static calla_status check_kernels(selftest *t, calla_error *err)
 {
-    static const char *const names[] = {"avx2", "avx512", "neon"};
+    static const char *const names[] = {"avx2", "avxvnni", "avx512", "neon", "i8mm"};
     calla_status st;
     checkpoint *ck = NULL;
     model_shape shape;

@@ -55,7 +55,7 @@ static const cli_option options[] = {
     CLI_ROW_THREADS(verify_options, common),
     CLI_ROW_PRECISION(verify_options, common),
     CLI_OPT_CHOICE(0, "kv", verify_options, kv, "bf16|f32", "format of the attention cache"),
-    CLI_OPT_CHOICE(0, "variant", verify_options, variant, "ref|avx2|avx512|neon",
+    CLI_OPT_CHOICE(0, "variant", verify_options, variant, "ref|avx2|avxvnni|avx512|neon|i8mm",
                    "highest CPU kernel variant to use"),
     CLI_ROW_PACK_DIR(verify_options, common),
     CLI_ROW_LOG_LEVEL(verify_options, common),

@@ -77,7 +77,7 @@ refuses 2 "--backend: expected one of auto|cpu|metal|cuda|simt, found 'gpu'" run
 refuses 2 "--only: there is no mechanism 'x'" bench --ablate --only pdl,x
 refuses 2 '--only chooses among the mechanisms of --ablate' bench --only pdl
 refuses 2 "--kv: expected one of bf16|f32, found 'bf'" run --kv bf -p x
-refuses 2 "--variant: expected one of ref|avx2|avx512|neon, found 'sse'" run --variant sse -p x
+refuses 2 "--variant: expected one of ref|avx2|avxvnni|avx512|neon|i8mm, found 'sse'" run --variant sse -p x
 refuses 2 '--log-level: expected one of' run --log-level loud -p x
 
 # ---- Models ----

@@ -43,7 +43,7 @@ static void test_bf16_cache(void **state)
 static void test_variants(void **state)
 {
     (void)state;
-    static const char *const names[] = {"ref", "avx2", "avx512", "neon"};
+    static const char *const names[] = {"ref", "avx2", "avxvnni", "avx512", "neon", "i8mm"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         calla_engine *e = open_engine(CALLA_KV_F32, names[i], CALLA_PRECISION_EXACT);
         if (e == NULL) continue;

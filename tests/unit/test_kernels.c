@@ -47,10 +47,12 @@ static void best_follows_the_cpu(void **state)
     (void)state;
     cpu_kernels k;
     const uint32_t f = cpu_features();
-    const char *want = f & CPU_AVX512 ? "avx512"
-                       : f & CPU_AVX2 ? "avx2"
-                       : f & CPU_NEON ? "neon"
-                                      : "ref";
+    const char *want = f & CPU_AVX512    ? "avx512"
+                       : f & CPU_AVXVNNI ? "avxvnni"
+                       : f & CPU_AVX2    ? "avx2"
+                       : f & CPU_I8MM    ? "i8mm"
+                       : f & CPU_NEON    ? "neon"
+                                         : "ref";
     assert_int_equal(cpu_kernels_select(&k, NULL, NULL), CALLA_OK);
     assert_string_equal(k.name, want);
     expect_complete(&k);

@@ -3,13 +3,38 @@
 
 #include <stdio.h>
 #include <string.h>
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include "base/error.h"
 
 static const char *const variant_names[N_VARIANTS] = VARIANT_NAMES;
+
+#if defined(__x86_64__)
+/* Not every compiler's CPU_SUPPORTS knows it. */
+static bool has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 4) != 0;
+}
+#elif defined(__APPLE__)
+static bool has_i8mm(void)
+{
+    int has = 0;
+    size_t n = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &n, NULL, 0) == 0 && has != 0;
+}
+#elif defined(__aarch64__) && defined(__linux__)
+static bool has_i8mm(void)
+{
+    return (getauxval(AT_HWCAP2) & (1ul << 13)) != 0; /* HWCAP2_I8MM */
+}
+#endif
 
 uint32_t cpu_features(void)
 {
@@ -20,12 +45,15 @@ uint32_t cpu_features(void)
         CPU_SUPPORTS("avx512vl"))
         f |= CPU_AVX512;
     if ((f & CPU_AVX512) != 0 && CPU_SUPPORTS("avx512vnni")) f |= CPU_VNNI;
+    if ((f & CPU_AVX2) != 0 && has_avxvnni()) f |= CPU_AVXVNNI;
 #elif defined(__aarch64__)
     f |= CPU_NEON;    /* part of the architecture */
 #if defined(__APPLE__)
     f |= CPU_DOTPROD; /* all of them */
+    if (has_i8mm()) f |= CPU_I8MM;
 #elif defined(__linux__)
     if ((getauxval(AT_HWCAP) & (1ul << 20)) != 0) f |= CPU_DOTPROD; /* HWCAP_ASIMDDP */
+    if ((f & CPU_DOTPROD) != 0 && has_i8mm()) f |= CPU_I8MM;
 #endif
 #endif
     return f;

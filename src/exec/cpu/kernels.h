@@ -26,8 +26,10 @@ enum {
     CPU_AVX2 = 1u << 0,   /* AVX2 and FMA */
     CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL, and AVX2 */
     CPU_NEON = 1u << 2,
-    CPU_VNNI = 1u << 3,   /* AVX-512 VNNI, and AVX512 */
-    CPU_DOTPROD = 1u << 4 /* NEON's sums of four products of bytes */
+    CPU_VNNI = 1u << 3,    /* AVX-512 VNNI, and AVX512 */
+    CPU_DOTPROD = 1u << 4, /* NEON's sums of four products of bytes */
+    CPU_AVXVNNI = 1u << 5, /* VNNI on 256 bits, and AVX2 */
+    CPU_I8MM = 1u << 6     /* NEON's products of matrices of bytes, and DOTPROD */
 };
 uint32_t cpu_features(void);
 
@@ -138,7 +140,7 @@ typedef void kernel_attn_block(const float *const *q, const uint32_t *n_visible,
                                attn_state *st, float *scratch);
 
 typedef struct cpu_kernels {
-    const char *name; /* "ref", "avx2", "avx512", "neon" */
+    const char *name; /* "ref", "avx2", "avxvnni", "avx512", "neon", "i8mm" */
     kernel_prep_q4 *prep_q4;
     kernel_matmul_q4 *matmul_q4;
     kernel_prep_i16 *prep_i16;
@@ -160,8 +162,8 @@ typedef struct cpu_kernels {
 } cpu_kernels;
 
 /* The table for the highest variant that this CPU has and `limit` allows ("ref" < "avx2" <
- * "avx512"; "ref" < "neon"). limit NULL: no limit. An unknown or unavailable name fails with the
- * list of what is available. */
+ * "avxvnni" < "avx512"; "ref" < "neon" < "i8mm"). limit NULL: no limit. An unknown or unavailable
+ * name fails with the list of what is available. */
 calla_status cpu_kernels_select(cpu_kernels *out, const char *limit, calla_error *err);
 
 /* The product for matrices of `type`. */

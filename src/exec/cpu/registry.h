@@ -5,10 +5,18 @@
 #include "exec/cpu/kernels.h"
 
 /* A table is filled upwards, so a later variant here overrides an earlier one. */
-enum { VARIANT_ref, VARIANT_avx2, VARIANT_avx512, VARIANT_neon, N_VARIANTS };
+enum {
+    VARIANT_ref,
+    VARIANT_avx2,
+    VARIANT_avxvnni,
+    VARIANT_avx512,
+    VARIANT_neon,
+    VARIANT_i8mm,
+    N_VARIANTS
+};
 #define VARIANT_NAMES                                                                              \
     {                                                                                              \
-        "ref", "avx2", "avx512", "neon"                                                            \
+        "ref", "avx2", "avxvnni", "avx512", "neon", "i8mm"                                         \
     }
 
 #define KERNEL(name, variant, needs) kernel_##name variant##_##name;
