@@ -3,7 +3,7 @@
   python3 tools/results.py [--check] [--calla PROGRAM] [FILE.md]...
 
 Between `<!-- table: NAME.json ... -->` and `<!-- end -->` stands what this writes from those files;
-NAME.json="WORDS" names a row. What a file holds says which table it is:
+NAME.json="WORDS" names a row; a missing end is added. What a file holds says which table it is:
   calla bench --json            ten lengths, or what each mechanism is worth (--ablate)
   calla bench --agent --json    a conversation, turn by turn
   calla verify --json           several files, a row each
@@ -13,7 +13,8 @@ NAME.json="WORDS" names a row. What a file holds says which table it is:
   against PREDICTED MEASURED    with that word first: predicted and measured speed
 article.json (what others report) adds its column to mechanisms, or its row.
 `<!-- plot: NAME.json ... -->`: docs/plots/NAME.svg of those files, by `calla bench --plot`; it is
-drawn when PROGRAM is given. --check changes nothing and fails when anything is out of date.
+drawn when PROGRAM is given. `<!-- bench: NAME.json ... -->`: that, and the first one's table.
+--check changes nothing and fails when anything is out of date.
 Standard library only.
 """
 import json
@@ -27,7 +28,9 @@ import tempfile
 TOP = pathlib.Path(__file__).parent.parent
 RESULTS = TOP / "bench/results"
 PLOTS = TOP / "docs/plots"
-BLOCK = re.compile(r"(<!-- (table|plot): (.*?) -->\n).*?(<!-- end -->)", re.S)
+START = r"^<!-- (table|plot|bench): ([^\n]*?) -->\n"
+BLOCK = re.compile(rf"({START})(?:(?!<!-- ).*\n)*(<!-- end -->)", re.M)
+NO_END = re.compile(rf"({START})(?!(?:(?!<!-- ).*\n)*<!-- end -->)", re.M)
 AT = 4096  # tokens at which machines are put side by side
 LENGTHS = [256, 1024, 4096, 16384, 32768, 131072]  # of predictions
 
@@ -158,15 +161,16 @@ def sweep(d):
     at = {}
     for r in d["results"]:
         at.setdefault((r["kind"], r["tokens"]), r)
-    lengths = sorted({n for _, n in at})
+    work = {n: (r.get("flops_per_token") or 0) * r["tokens_per_s"]
+            for (kind, n), r in at.items() if kind == "prefill"}
+    unit, name = (1e12, "TFLOP/s") if max(work.values(), default=0) >= 1e12 else (1e9, "GFLOP/s")
     rows = []
-    for n in lengths:
+    for n in sorted({n for _, n in at}):
         p, s = at.get(("prefill", n)), at.get(("decode", n))
         row = [f"{n:,}"] + [""] * 7
         if p:
-            work = (p.get("flops_per_token") or 0) * p["tokens_per_s"]
-            row[1:4] = [rate(p["tokens_per_s"]) + interval(p), f"{work / 1e12:.3g}" if work else "",
-                        percent(work / l["matrix"]) if work and l["matrix"] else ""]
+            row[1:4] = [rate(p["tokens_per_s"]) + interval(p), rate(work[n] / unit) if work[n] else "",
+                        percent(work[n] / l["matrix"]) if work[n] and l["matrix"] else ""]
         if s:
             size = s.get("bytes_per_token") or 0
             moved = size * s["tokens_per_s"]
@@ -175,11 +179,14 @@ def sweep(d):
                        percent(moved / (l["read"] or l["copy"])) if moved and (l["read"] or l["copy"]) else ""]
         rows.append(row)
     text = conditions(d) + table(
-        ["tokens", "prefill, tokens/s", "TFLOP/s", "of matrix peak", "decode at that context, tokens/s",
+        ["tokens", "prefill, tokens/s", name, "of matrix peak", "decode at that context, tokens/s",
          "GB a token", "GB/s", "of read" if l["read"] or not l["copy"] else "of copy"], rows)
-    if d.get("left_out"):
+    left = {}
+    for x in d.get("left_out", []):
+        left.setdefault((x["kind"], x["why"]), []).append(f"{x['tokens']:,}")
+    if left:
         text += "\nNot measured: " + "; ".join(
-            f"{x['kind']} {x['tokens']:,} ({x['why']})" for x in d["left_out"]) + ".\n"
+            f"{kind} {', '.join(n)} ({why})" for (kind, why), n in left.items()) + ".\n"
     return text
 
 
@@ -365,16 +372,19 @@ def main():
         return f"![Throughput against length, and roofline: {what}](plots/{svg.name})\n"
 
     def block(m):
-        return m[1] + (plot(m) if m[2] == "plot" else tables(m)) + m[4]
+        text = "" if m[2] == "table" else plot(m)
+        if m[2] == "bench":
+            text += "\n" + sweep(load(m[3].split()[0]))
+        return m[1] + (text or tables(m)) + m[4]
 
     for path in map(pathlib.Path, files):
         old = path.read_text(encoding="utf-8")
-        new = BLOCK.sub(block, old)
+        new = BLOCK.sub(block, NO_END.sub(r"\1<!-- end -->\n", old))
         if new != old:
             stale.append(str(path))
             if not check:
                 path.write_text(new, encoding="utf-8")
-        print(f"{path}: {len(BLOCK.findall(old))} tables and plots")
+        print(f"{path}: {len(BLOCK.findall(new))} tables and plots")
     if stale:
         print(("out of date: " if check else "changed: ") + ", ".join(stale))
     return 1 if check and stale else 0
