@@ -187,6 +187,8 @@ static calla_status take_results(plot_series *s, const json_value *root, calla_e
         if (k == PLOT_KINDS) continue; /* of a later version, or no measurement of speed */
         calla_status st = take_point(&p, v, err);
         if (st == CALLA_OK) st = insert(s, k, &p, err);
+        const bool interval = json_get(v, "low") != NULL && json_get(v, "high") != NULL;
+        if (p.low < p.high) *(interval ? &s->intervals : &s->extremes) = true;
         if (st != CALLA_OK) return err_prefix(err, st, "results[%u]", i);
     }
     return CALLA_OK;

@@ -151,6 +151,27 @@ static void put_head(figure *f, double height)
     f->y += 4;
 }
 
+/* What points, bands and dashes are, of those that are there. */
+static void explain(const plot *p, char *to, size_t n)
+{
+    bool intervals = false, extremes = false, quoted = false, bounds = false;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const plot_series *s = p->s[i];
+        intervals = intervals || s->intervals;
+        extremes = extremes || s->extremes;
+        quoted = quoted || s->quoted;
+        for (uint32_t k = 0; k < PLOT_KINDS; k++)
+            bounds = bounds || (s->n[k] > 0 && plot_bound(s, &s->points[k][0]) > 0.0);
+    }
+    const char *spread = intervals && extremes ? ", bands their 95 % intervals or all measurements"
+                         : intervals           ? ", bands their 95 % intervals"
+                         : extremes            ? ", bands all measurements"
+                                               : "";
+    (void)snprintf(to, n, "Points are medians%s.%s%s", spread,
+                   bounds ? " Dashed: what the limits measured in the same run allow." : "",
+                   quoted ? " Hollow: reported by others, not measured." : "");
+}
+
 static void put_foot(figure *f)
 {
     char line[PLOT_SERIES_MAX * 2 * PLOT_TEXT] = "calla ";
@@ -163,14 +184,8 @@ static void put_foot(figure *f)
         if (s->quoted || strstr(line, one) != NULL) continue;
         n += (size_t)snprintf(line + n, sizeof line - n, "%s%s", n > 6 ? "; " : "", one);
     }
-    bool quoted = false;
-    for (uint32_t i = 0; i < f->p->n; i++)
-        quoted = quoted || f->p->s[i]->quoted;
-    char words[200];
-    (void)snprintf(words, sizeof words,
-                   "Points are medians, bands their 95 %% intervals. Dashed: what the limits "
-                   "measured in the same run allow.%s",
-                   quoted ? " Hollow: reported by others, not measured." : "");
+    char words[300];
+    explain(f->p, words, sizeof words);
     svg_text(&f->g, MARGIN, f->y, SVG_START, svg_tick, WIDTH - 2 * MARGIN, words);
     svg_text(&f->g, MARGIN, f->y + 17, SVG_START, svg_tick, WIDTH - 2 * MARGIN, line);
     (void)strbuf_puts(f->g.out, "</svg>\n");
@@ -333,7 +348,9 @@ static bool put_speed(figure *f, uint32_t kind, double width)
         {tokens.lo / pad, tokens.hi * pad, area.x0, area.x1, true},
         {f->log ? rate.lo / 1.8 : 0.0, rate.hi * (f->log ? 1.8 : 1.12), area.y1, area.y0, f->log}};
     svg_text(&f->g, area.x0, f->y + 16, SVG_START, svg_head, width,
-             kind == PLOT_PREFILL ? "Prefill, tokens/s" : "Decode, tokens/s");
+             kind == PLOT_PREFILL ? f->log ? "Prefill, tokens/s (log scale)" : "Prefill, tokens/s"
+             : f->log             ? "Decode, tokens/s (log scale)"
+                                  : "Decode, tokens/s");
     svg_text(&f->g, area.x1, area.y1 + 33, SVG_END, svg_tick, width,
              kind == PLOT_PREFILL ? "tokens of prompt" : "tokens of context");
     put_grid(f, &a, true, NULL);

@@ -23,6 +23,7 @@ typedef struct plot_series {
     double read, matrix, vector; /* bytes/s, FLOP/s, FLOP/s; 0: unknown */
     bool copy;                   /* `read` is the copy bandwidth: nothing else was known */
     bool quoted;                 /* figures of others */
+    bool intervals, extremes;    /* spreads are of 95 % of the median; slowest to fastest */
     plot_point points[PLOT_KINDS][PLOT_POINTS_MAX]; /* ascending by tokens */
     uint32_t n[PLOT_KINDS];
 } plot_series;

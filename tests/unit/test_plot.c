@@ -182,6 +182,7 @@ static void test_one(void **state)
     assert_has(svg, "vector units 300 GFLOP/s");
     assert_has(svg, ">prefill 512<");
     assert_has(svg, "prefers-color-scheme");
+    assert_has(svg, "bands their 95 % intervals or all measurements. Dashed");
     assert_int_equal(count(svg, "class=\"m f0\""), 6); /* three points, and again on the roofline */
     assert_int_equal(count(svg, "class=\"q l0\""), 3); /* two bounds, the ceiling of the vectors */
     char *again = must_draw(&json, 1);
