@@ -210,7 +210,8 @@ typedef struct calla_engine_options {
     const char *pack_dir;       /* folder where weights packed for a GPU are kept, about as large as
                                    the checkpoint (made when missing); default, or "none": packed
                                    anew each time */
-    calla_progress_fn progress; /* loading weights into a GPU, in bytes; NULL: none */
+    calla_progress_fn progress; /* loading weights into a GPU, or from disk into memory, in bytes;
+                                   NULL: none */
     void *progress_user;
     calla_log_fn log; /* NULL: silent */
     void *log_user;

@@ -17,10 +17,12 @@
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "cli/config.h"
+#include "cli/term.h"
 #include "engine/engine.h"
 #include "engine/sysmem.h"
 #include "exec/cpu/kernels.h"
 #include "exec/gpu/device.h"
+#include "format/residence.h"
 #include "model/synth.h"
 #include "net/store.h"
 
@@ -28,12 +30,19 @@
 #define REAL_WEIGHT_BYTES UINT64_C(19508787456)
 #define CTX_SERVE         32768u /* what calla serve wants for a request */
 
+/* A smaller model is in the processor's caches half the time. */
+#define LARGE_PAGES_MATTER (UINT64_C(256) << 20)
+
 typedef struct doctor_args {
     cli_common common;
+    int reload;
 } doctor_args;
 
 static const cli_option options[] = {
     CLI_ROW_MODEL(doctor_args, common),
+    CLI_OPT_FLAG(0, "reload", doctor_args, reload, 1,
+                 "first let the system forget the model's files, and read them again from disk: in "
+                 "large pages where it can (Linux)"),
     CLI_OPT_END,
 };
 
@@ -45,7 +54,11 @@ const cli_command cli_doctor = {
     .about =
         "Looks at what calla needs: the machine and its memory, the model and the contexts that\n"
         "fit, a GPU and its driver, the port of calla serve, folders and their permissions, the\n"
-        "configuration. Says what to do about each problem. Exit status 1: there is one.\n",
+        "configuration. Says what to do about each problem. Exit status 1: there is one.\n"
+        "\n"
+        "A CPU reads the weights where the system caches them: a tenth faster in large pages than\n"
+        "in small ones, and the reader or copier that came first has settled which. doctor says\n"
+        "what is cached, and how; --reload begins anew. No other calla may use the model then.\n",
     .options = options,
     .main = cmd_doctor,
 };
@@ -350,7 +363,63 @@ static void check_real(uint64_t memory, uint64_t gpu)
              gib(needs_of(&s, 1024).sum), gib(memory));
 }
 
-static void check_model(const char *given, uint64_t gpu)
+static calla_status reload(const checkpoint *ck, calla_error *err)
+{
+    calla_status st;
+    term_progress progress;
+    uint64_t n = 0;
+    const double t0 = time_now();
+    TRY(residence_drop(ck, err));
+    term_progress_begin(&progress, "reading weights", TERM_BYTES);
+    st = residence_fill(ck, cli_on_load, &progress, &n, err);
+    term_progress_end(&progress);
+    if (st == CALLA_OK) good("read %.2f GB from disk in %.1f s", (double)n / 1e9, time_now() - t0);
+fail:
+    return st;
+}
+
+/* What of the weights is cached, and in which pages. */
+static void check_cached(const checkpoint *ck, bool reloaded, calla_error *err)
+{
+    residence r;
+    if (residence_look(ck, &r, err) != CALLA_OK || !r.known) {
+        note("in memory: this system does not say how much of it is");
+        return;
+    }
+    const double all = (double)r.bytes / 1e9, cached = (double)r.cached / 1e9;
+    if (r.cached < LARGE_PAGES_MATTER) {
+        note("in memory: %.2f of %.2f GB; a CPU's next start reads the rest from disk", cached,
+             all);
+        return;
+    }
+    const double part = 100 * (double)r.large / (double)r.cached;
+    if (part >= 90) {
+        good("in memory: %.2f of %.2f GB, %.0f %% of it in large pages", cached, all, part);
+        return;
+    }
+    note("in memory: %.2f of %.2f GB, %.0f %% of it in large pages; a CPU would be some 10 %% "
+         "faster with all",
+         cached, all, part);
+    if (reloaded)
+        next_step("nothing here: this system has none for these files (Linux 6.16 with ext4, or "
+                  "xfs, has), its memory is fragmented, or another program uses them");
+    else
+        next_step("calla doctor --reload reads them again, in large pages");
+}
+
+static void check_memory(const checkpoint *ck, const subject *s, bool wanted)
+{
+    calla_error err = {0};
+    if (checkpoint_file_bytes(ck) < LARGE_PAGES_MATTER && !wanted) return;
+    const bool fits = needs_of(s, 1024).sum <= s->memory;
+    if (wanted && !fits) note("not read again: there is no memory for it");
+    if (wanted && fits && reload(ck, &err) != CALLA_OK)
+        problem("%s", err.message);
+    else
+        check_cached(ck, wanted && fits, &err);
+}
+
+static void check_model(const char *given, uint64_t gpu, bool wants_reload)
 {
     checkpoint *ck = NULL;
     model_shape shape;
@@ -373,6 +442,7 @@ static void check_model(const char *given, uint64_t gpu)
     real = shape.n_layers == 40 && shape.hidden == 2048;
     const subject s = {.shape = &shape, .weights = &weights, .memory = memory, .gpu = gpu};
     check_fit(&s);
+    check_memory(ck, &s, wants_reload);
 fail:
     if (st != CALLA_OK) {
         if (!dir) puts("model");
@@ -535,7 +605,8 @@ static int cmd_doctor(int argc, char **argv)
     puts("calla " CALLA_VERSION);
     check_machine();
     const uint64_t gpu = check_gpu();
-    check_model(a.common.model ? a.common.model : cli_lookup(&cli_serve, "model"), gpu);
+    check_model(a.common.model ? a.common.model : cli_lookup(&cli_serve, "model"), gpu,
+                a.reload != 0);
     check_port();
     check_files();
     if (n_problems == 0)

@@ -1,8 +1,10 @@
 /* From a folder to an engine. */
 #include <string.h>
 
+#include "base/pool.h"
 #include "engine/engine.h"
 #include "engine/sysmem.h"
+#include "format/residence.h"
 #include "text/chat.h"
 
 /* What "auto" tries before the CPU. */
@@ -42,7 +44,8 @@ static calla_status check_options(const calla_engine_options *o, calla_error *er
 }
 
 /* The smallest plan that is of use (one session) must fit before anything is allocated. */
-static calla_status check_memory(const calla_engine *e, const exec_options *eo, calla_error *err)
+static calla_status check_memory(const calla_engine *e, const exec_options *eo, uint64_t limit,
+                                 calla_error *err)
 {
     const uint32_t asked = eo->n_ctx == 0 ? ENGINE_CTX_DEFAULT : eo->n_ctx;
     const uint32_t n_ctx = e->shape.max_context < asked ? e->shape.max_context : asked;
@@ -50,7 +53,23 @@ static calla_status check_memory(const calla_engine *e, const exec_options *eo, 
     calla_memory_plan plan;
     exec_cpu_plan(&e->shape, eo, n_ctx, &exec);
     plan_fill(&plan, &exec, &e->weights, e->shape.n_vocab, n_ctx);
-    return memory_check(&plan, 0, e->limit_bytes, n_ctx, err);
+    return memory_check(&plan, 0, limit, n_ctx, err);
+}
+
+/* Weights that are on disk only: read at once, in order and in large pages. Left to the forward
+ * pass they would come in small pieces, out of order, and in small pages for as long as the system
+ * keeps them. Not when they would push each other out: the caller's limit may be above what there
+ * is. */
+static calla_status fill_memory(const calla_engine *e, const exec_options *eo, calla_error *err)
+{
+    const double t0 = time_now();
+    uint64_t n = 0;
+    if (check_memory(e, eo, sysmem_available(), NULL) != CALLA_OK) return CALLA_OK;
+    const calla_status st = residence_fill(e->ck, eo->progress, eo->progress_user, &n, err);
+    if (n != 0)
+        engine_log(e, CALLA_LOG_INFO, "read %.2f GB of weights into memory in %.1f s",
+                   (double)n / 1e9, time_now() - t0);
+    return st;
 }
 
 /* eo without a chunk size: what suits the device. */
@@ -65,8 +84,12 @@ static exec_options with_chunk(calla_engine *e, const exec_options *eo, uint32_t
 static calla_status open_cpu(calla_engine *e, const exec_options *eo, calla_error *err)
 {
     const exec_options with = with_chunk(e, eo, ENGINE_CHUNK_DEFAULT);
-    const calla_status st = check_memory(e, &with, err);
-    return st != CALLA_OK ? st : exec_cpu_create(&e->ex, &e->shape, &e->weights, &with, err);
+    calla_status st;
+    TRY(check_memory(e, &with, e->limit_bytes, err));
+    TRY(fill_memory(e, &with, err));
+    TRY(exec_cpu_create(&e->ex, &e->shape, &e->weights, &with, err));
+fail:
+    return st;
 }
 
 /* The device's memory is checked by its executor, when weights and sequences are placed there. */

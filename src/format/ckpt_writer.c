@@ -13,6 +13,7 @@
 #include "base/pool.h"
 
 #define CHUNK_BYTES (1u << 20)
+#define PIECE_BYTES (2u << 20)    /* of one write: a large page of the page cache (residence.h) */
 #define SPARE_BYTES (64ull << 20) /* for the JSON files, and not to fill the disk */
 
 /* ---- The list ---- */
@@ -70,8 +71,11 @@ typedef struct chunk {
     uint32_t n;
     size_t i_tensor;
     uint64_t offset; /* in the tensor */
+    size_t at;       /* in the stage */
 } chunk;
 
+/* Contents pass through the stage, a stretch of the shard that begins at a multiple of PIECE_BYTES:
+ * first it is filled by chunks, then what is whole of it is written in pieces. */
 typedef struct writer {
     const cw_list *list;
     const cw_options *options;
@@ -81,13 +85,21 @@ typedef struct writer {
     int dir_fd;
     bool made; /* the folder is ours */
     pool *pool;
-    uint8_t *buffers; /* CHUNK_BYTES per thread */
-    chunk *chunks;    /* of one round */
+    uint8_t *buffers; /* CHUNK_BYTES per thread: aligned, which the stage's contents are not */
+    uint8_t *stage;
+    size_t n_stage, stage_cap;
+    uint64_t stage_at; /* in the shard */
+    chunk *chunks;     /* that the stage has room for */
     uint32_t n_chunks, max_chunks;
     int fd;
-    uint64_t data_at, done;
+    uint64_t done;
     _Atomic int fault; /* errno of a worker */
 } writer;
+
+static size_t min_size(uint64_t a, size_t b)
+{
+    return a < b ? (size_t)a : b;
+}
 
 static int write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
 {
@@ -102,23 +114,37 @@ static int write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
     return 0;
 }
 
-static void write_chunk(void *ctx, uint32_t i_task, uint32_t i_thread)
+static void fill_chunk(void *ctx, uint32_t i_task, uint32_t i_thread)
 {
     writer *w = ctx;
     const chunk *c = &w->chunks[i_task];
     uint8_t *buf = w->buffers + (size_t)i_thread * CHUNK_BYTES;
     w->options->fill(w->options->user, c->i_tensor, c->offset, c->n, buf);
+    memcpy(w->stage + c->at, buf, c->n);
+}
+
+static void write_piece(void *ctx, uint32_t i_task, uint32_t i_thread)
+{
+    writer *w = ctx;
+    const size_t at = (size_t)i_task * PIECE_BYTES;
+    (void)i_thread;
     const int e =
-        write_all(w->fd, buf, c->n, w->data_at + w->list->items[c->i_tensor].offset + c->offset);
+        write_all(w->fd, w->stage + at, min_size(w->n_stage - at, PIECE_BYTES), w->stage_at + at);
     if (e != 0) atomic_store(&w->fault, e);
 }
 
-/* Runs the chunks collected so far, then reports. */
-static calla_status flush_chunks(writer *w, const char *name)
+/* Fills and writes what the stage holds, without an unfinished piece at its end unless it is the
+ * shard's last; then reports. */
+static calla_status flush_stage(writer *w, const char *name, bool last)
 {
-    pool_run(w->pool, write_chunk, w, w->n_chunks);
+    pool_run(w->pool, fill_chunk, w, w->n_chunks);
+    const size_t n = last ? w->n_stage : w->n_stage - w->n_stage % PIECE_BYTES;
+    pool_run(w->pool, write_piece, w, (uint32_t)((n + PIECE_BYTES - 1) / PIECE_BYTES));
     const int e = atomic_load(&w->fault);
     if (e != 0) return err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name, strerror(e));
+    memmove(w->stage, w->stage + n, w->n_stage - n);
+    w->n_stage -= n;
+    w->stage_at += n;
     for (uint32_t i = 0; i < w->n_chunks; i++)
         w->done += w->chunks[i].n;
     w->n_chunks = 0;
@@ -128,6 +154,27 @@ static calla_status flush_chunks(writer *w, const char *name)
     return CALLA_OK;
 }
 
+/* The stage keeps room for a chunk at any time. */
+static calla_status flush_when_full(writer *w, const char *name)
+{
+    const bool full = w->stage_cap - w->n_stage < CHUNK_BYTES || w->n_chunks == w->max_chunks;
+    return full ? flush_stage(w, name, false) : CALLA_OK;
+}
+
+static calla_status write_header(writer *w, const strbuf *head, const char *name)
+{
+    calla_status st = CALLA_OK;
+    for (size_t at = 0; at < head->len;) {
+        const size_t n = min_size(head->len - at, CHUNK_BYTES);
+        memcpy(w->stage + w->n_stage, head->data + at, n);
+        w->n_stage += n;
+        at += n;
+        TRY(flush_when_full(w, name));
+    }
+fail:
+    return st;
+}
+
 static calla_status write_tensors(writer *w, uint32_t shard, const char *name)
 {
     calla_status st = CALLA_OK;
@@ -135,13 +182,13 @@ static calla_status write_tensors(writer *w, uint32_t shard, const char *name)
         const cw_tensor *t = &w->list->items[i];
         if (t->shard != shard) continue;
         for (uint64_t at = 0; at < t->n_bytes; at += CHUNK_BYTES) {
-            const uint64_t left = t->n_bytes - at;
-            w->chunks[w->n_chunks++] =
-                (chunk){left < CHUNK_BYTES ? (uint32_t)left : CHUNK_BYTES, i, at};
-            if (w->n_chunks == w->max_chunks) TRY(flush_chunks(w, name));
+            const size_t n = min_size(t->n_bytes - at, CHUNK_BYTES);
+            w->chunks[w->n_chunks++] = (chunk){(uint32_t)n, i, at, w->n_stage};
+            w->n_stage += n;
+            TRY(flush_when_full(w, name));
         }
     }
-    st = flush_chunks(w, name);
+    st = flush_stage(w, name, true);
 fail:
     return st;
 }
@@ -208,12 +255,9 @@ static calla_status write_shard(writer *w, uint32_t shard)
         goto fail;
     }
     TRY(create_file(w, name.s, &w->fd));
-    const int e = write_all(w->fd, (const uint8_t *)head.data, head.len, 0);
-    w->data_at = head.len;
-    if (e != 0)
-        st = err_set(w->err, CALLA_ERR_IO, "cannot write %s: %s", name.s, strerror(e));
-    else
-        st = write_tensors(w, shard, name.s);
+    w->stage_at = w->n_stage = 0;
+    st = write_header(w, &head, name.s);
+    if (st == CALLA_OK) st = write_tensors(w, shard, name.s);
     const calla_status closed = close_file(w, name.s, w->fd);
     if (st == CALLA_OK) st = closed;
 fail:
@@ -315,10 +359,13 @@ static calla_status write_folder(writer *w, const char *out)
     TRY(make_dir(w, out));
     TRY(pool_create(&w->pool, o->n_threads, w->err));
     const uint32_t n_threads = pool_n_threads(w->pool);
-    w->max_chunks = 16 * n_threads;
+    /* Many small tensors are a chunk each. */
+    w->max_chunks = 64 * n_threads;
+    w->stage_cap = (size_t)(2 * n_threads + 1) * PIECE_BYTES;
+    w->stage = mem_alloc(w->stage_cap);
     w->chunks = mem_array(w->max_chunks, sizeof *w->chunks);
     w->buffers = mem_alloc((size_t)n_threads * CHUNK_BYTES);
-    if (w->chunks == NULL || w->buffers == NULL) {
+    if (w->chunks == NULL || w->buffers == NULL || w->stage == NULL) {
         st = err_set(w->err, CALLA_ERR_MEMORY, "no memory for %u buffers", n_threads);
         goto fail;
     }
@@ -356,6 +403,7 @@ calla_status ckpt_write(const char *out, cw_list *tensors, const cw_options *opt
     pool_destroy(w.pool);
     mem_free(w.chunks);
     mem_free(w.buffers);
+    mem_free(w.stage);
     mem_free(w.dir);
     return st;
 }
