@@ -21,7 +21,10 @@
 #define WRONG_MAX       3u   /* answers that contradict the listing, for one range */
 #define PAUSE_MAX       30.0 /* seconds */
 #define RETRY_AFTER_MAX 600.0
-#define MARK_SECONDS    1.0 /* what a sudden end costs */
+#define PIECE_BYTES     ((uint64_t)2 << 20) /* of one write: see format/residence.h */
+#define PIECE_BLOCKS    ((uint32_t)(PIECE_BYTES / PART_BLOCK))
+#define PIECE_SECONDS   4.0 /* that a piece may take to come; then it is written as it is */
+#define MARK_SECONDS    1.0 /* with PIECE_SECONDS: what a sudden end costs */
 #define SPARE_BYTES     ((uint64_t)64 << 20)
 
 typedef struct file {
@@ -122,8 +125,10 @@ typedef struct sink {
     span *s;
     uint64_t offset; /* of the next byte */
     uint64_t limit;  /* where the bytes that were asked for end */
-    double marked;   /* when */
-    uint32_t n_new;  /* blocks that were not done before */
+    char *piece;     /* [PIECE_BYTES]: the bytes from `written` to offset */
+    uint64_t written;
+    double flushed, marked; /* when */
+    uint32_t n_new;         /* blocks that were not done before */
     verdict verdict;
     double retry_after;
     calla_error err;
@@ -140,11 +145,22 @@ static uint32_t blocks_until(const part *p, uint64_t offset)
     return offset == p->size ? p->n_blocks : (uint32_t)(offset / PART_BLOCK);
 }
 
+/* Writes what has come of a piece. */
+static bool flush(sink *k)
+{
+    const size_t n = (size_t)(k->offset - k->written);
+    if (n != 0 && part_write(&k->s->f->part, k->written, k->piece, n, &k->err) != CALLA_OK)
+        return give_up(k, NEVER);
+    k->written = k->offset;
+    k->flushed = time_now();
+    return true;
+}
+
 /* Blocks that are whole go into the map. */
 static void mark(sink *k, bool *ok)
 {
     file *f = k->s->f;
-    const uint32_t end = blocks_until(&f->part, k->offset), first = k->s->first;
+    const uint32_t end = blocks_until(&f->part, k->written), first = k->s->first;
     uint32_t n_new = 0;
     *ok = true;
     if (end <= first) return;
@@ -222,24 +238,41 @@ static bool on_body(void *user, const void *data, size_t n)
 {
     sink *k = user;
     if (n > k->limit - k->offset) return wrong(k, "bytes up to", k->limit, k->offset + n);
-    if (part_write(&k->s->f->part, k->offset, data, n, &k->err) != CALLA_OK)
-        return give_up(k, NEVER);
-    k->offset += n;
-    atomic_fetch_add(&k->p->coming, n);
-    atomic_fetch_add(&k->p->fetched, n);
+    for (const char *p = data; n > 0;) {
+        const uint64_t room = PIECE_BYTES - k->offset % PIECE_BYTES;
+        const size_t m = n < room ? n : (size_t)room;
+        memcpy(k->piece + (k->offset - k->written), p, m);
+        k->offset += m;
+        p += m;
+        n -= m;
+        atomic_fetch_add(&k->p->coming, m);
+        atomic_fetch_add(&k->p->fetched, m);
+        if (m == room && !flush(k)) return false;
+    }
     bool ok = true;
-    if (time_now() - k->marked > MARK_SECONDS) mark(k, &ok);
+    const double now = time_now();
+    if (now - k->flushed > PIECE_SECONDS && !flush(k)) return false;
+    if (now - k->marked > MARK_SECONDS) mark(k, &ok);
     return ok;
 }
 
 /* One request for the rest of a span; n_new: blocks that it brought. */
-static verdict request(pull *p, http_client *c, const char *url, span *s, uint32_t *n_new,
-                       double *retry_after, calla_error *err)
+static verdict request(pull *p, http_client *c, const char *url, span *s, char *piece,
+                       uint32_t *n_new, double *retry_after, calla_error *err)
 {
     const uint64_t size = s->f->part.size, from = s->first * PART_BLOCK;
     uint64_t to = (uint64_t)(s->first + s->n) * PART_BLOCK;
     if (to > size) to = size;
-    sink k = {.p = p, .s = s, .offset = from, .limit = to, .marked = time_now(), .verdict = GOOD};
+    const double now = time_now();
+    sink k = {.p = p,
+              .s = s,
+              .offset = from,
+              .limit = to,
+              .piece = piece,
+              .written = from,
+              .flushed = now,
+              .marked = now,
+              .verdict = GOOD};
     const http_call call = {
         .url = url,
         .token = p->o->hub->token,
@@ -254,9 +287,9 @@ static verdict request(pull *p, http_client *c, const char *url, span *s, uint32
     };
     http_reply reply;
     const http_outcome outcome = http_do(c, &call, &reply, err);
-    bool ok = true;
-    const verdict v = k.verdict; /* mark() may worsen it */
-    mark(&k, &ok);
+    const verdict v = k.verdict; /* what follows may worsen it */
+    bool ok = flush(&k);
+    if (ok) mark(&k, &ok);
     *n_new = k.n_new;
     /* A block that came in part comes again. */
     if (k.offset > s->first * PART_BLOCK)
@@ -280,8 +313,9 @@ static void fetch(pull *p, http_client *c, span *s)
     strbuf url = {0};
     uint32_t n_failures = 0, n_wrong = 0;
     calla_error err = {0};
-    if (!hub_file_url(p->o->hub, p->o->repo, p->listing.commit, s->f->meta->name, &url)) {
-        (void)err_set(&err, CALLA_ERR_MEMORY, "no memory for an address");
+    char *piece = mem_alloc((size_t)PIECE_BYTES);
+    if (!piece || !hub_file_url(p->o->hub, p->o->repo, p->listing.commit, s->f->meta->name, &url)) {
+        (void)err_set(&err, CALLA_ERR_MEMORY, "no memory for a download");
         set_failed(p, &err, false);
     }
     const bool whole = s->f->taken; /* by this call, if at all */
@@ -289,7 +323,7 @@ static void fetch(pull *p, http_client *c, span *s)
         uint32_t n_new = 0;
         if (whole) *s = (span){.f = s->f, .n = s->f->part.n_blocks};
         double retry_after = 0;
-        const verdict v = request(p, c, url.data, s, &n_new, &retry_after, &err);
+        const verdict v = request(p, c, url.data, s, piece, &n_new, &retry_after, &err);
         if (n_new > 0) n_failures = n_wrong = 0;
         if (v == GOOD || v == NO_RANGES || stopping(p)) break;
         n_wrong += v == WRONG;
@@ -302,6 +336,7 @@ static void fetch(pull *p, http_client *c, span *s)
         pause_before(p, n_failures, retry_after, err.message);
     }
     strbuf_deinit(&url);
+    mem_free(piece);
 }
 
 /* ---- Workers ------------------------------------------------------------------------------ */
@@ -335,7 +370,9 @@ static bool take(pull *p, span *s, bool *any)
             return true;
         }
         s->first = (uint32_t)(todo - begin);
-        while (s->n < most && s->first + s->n < f->part.n_blocks && todo[s->n] == PART_TODO)
+        /* Spans end between two pieces. */
+        while ((s->n < most || (s->first + s->n) % PIECE_BLOCKS != 0) &&
+               s->first + s->n < f->part.n_blocks && todo[s->n] == PART_TODO)
             f->part.blocks[s->first + s->n++] = PART_BUSY;
         return true;
     }
