@@ -29,8 +29,10 @@ static const row rows[] = {
 };
 #define N_ROWS (sizeof rows / sizeof *rows)
 
+#define NEEDS_MAX 4u
 typedef struct options {
-    const char *pattern, *need;
+    const char *pattern, *need[NEEDS_MAX];
+    uint32_t n_needs;
     uint64_t seed;
     uint32_t n_cases;
     int64_t only_case; /* -1: all */
@@ -44,7 +46,7 @@ static const char usage[] =
     "  --seed N         default 1\n"
     "  --cases N        cases per row, default 60\n"
     "  --case N         only this case (printed with a failure)\n"
-    "  --need VARIANT   fail unless every row of VARIANT ran\n";
+    "  --need VARIANT   fail unless every row of VARIANT ran; may be repeated\n";
 
 static bool row_matches(const row *r, const char *pattern)
 {
@@ -133,7 +135,7 @@ static bool run_row(const row *r, const cpu_kernels *k, const options *o)
 
 static int run_checks(const options *o)
 {
-    unsigned n_passed = 0, n_failed = 0, n_skipped = 0, n_needed = 0;
+    unsigned n_passed = 0, n_failed = 0, n_skipped = 0, n_ran[NEEDS_MAX] = {0};
     crash_install();
     printf("seed %llu, %u cases per row\n", (unsigned long long)o->seed, o->n_cases);
     for (size_t i = 0; i < N_ROWS; i++) {
@@ -145,22 +147,22 @@ static int run_checks(const options *o)
             n_skipped++;
             continue;
         }
-        if (o->need != NULL && strcmp(o->need, r->variant) == 0) n_needed++;
+        for (uint32_t n = 0; n < o->n_needs; n++)
+            if (strcmp(o->need[n], r->variant) == 0) n_ran[n]++;
         if (run_row(r, &k, o))
             n_passed++;
         else
             n_failed++;
         fflush(stdout);
     }
-    bool need_met = true;
-    if (o->need != NULL) {
+    for (uint32_t n = 0; n < o->n_needs; n++) {
         unsigned n_registered = 0;
         for (size_t i = 0; i < N_ROWS; i++)
-            if (strcmp(rows[i].variant, o->need) == 0) n_registered++;
-        need_met = n_needed > 0 && (o->pattern != NULL || n_needed == n_registered);
-        printf("%s: %u of %u rows ran%s\n", o->need, n_needed, n_registered,
-               need_met ? "" : ", but all were needed");
-        if (!need_met) n_failed++;
+            if (strcmp(rows[i].variant, o->need[n]) == 0) n_registered++;
+        const bool met = n_ran[n] > 0 && (o->pattern != NULL || n_ran[n] == n_registered);
+        printf("%s: %u of %u rows ran%s\n", o->need[n], n_ran[n], n_registered,
+               met ? "" : ", but all were needed");
+        if (!met) n_failed++;
     }
     if (n_skipped > 0) printf("%u skipped\n", n_skipped);
     printf("%u passed, %u failed\n", n_passed, n_failed);
@@ -226,8 +228,8 @@ int main(int argc, char **argv)
             o.n_cases = (uint32_t)number(argv[++i]);
         else if (strcmp(a, "--case") == 0)
             o.only_case = number(argv[++i]);
-        else if (strcmp(a, "--need") == 0 && i + 1 < argc)
-            o.need = argv[++i];
+        else if (strcmp(a, "--need") == 0 && i + 1 < argc && o.n_needs < NEEDS_MAX)
+            o.need[o.n_needs++] = argv[++i];
         else if (a[0] != '-' && o.pattern == NULL)
             o.pattern = a;
         else {

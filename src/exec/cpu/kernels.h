@@ -41,7 +41,8 @@ uint32_t cpu_features(void);
  *   int8 high[64], int8 low[64] (16-bit only), f32 scale, f32 sum
  * with x = scale * q, q = 256 * high + low or high alone, sum = scale * (sum of q), scale =
  * largest |x| / PREP_I16_MAX or PREP_I8_MAX, q rounded to nearest, ties to even. All is zero where
- * the largest |x| is below PREP_LEAST. The order of a group's q is the table's own. */
+ * the largest |x| is below PREP_LEAST. The order of a group's q is the table's own, and its two
+ * planes may take turns of eight bytes. */
 #define PREP_I16_MAX   32639.0f /* 256 * 127 + 127 */
 #define PREP_I8_MAX    127.0f
 #define PREP_LEAST     1e-33f
