@@ -18,20 +18,22 @@ typedef struct problem {
     float *scratch;
 } problem;
 
-/* Rows that no query sees stay NaN: they must not matter. */
-static void *draw_kv(check *c, const problem *p, uint32_t n_rows, uint32_t n_seen, values v,
-                     double large)
+/* Positions that no query sees stay NaN: they must not matter. */
+static void *draw_kv(check *c, const problem *p, bool is_key, uint32_t n_rows, uint32_t n_seen,
+                     values v, double large)
 {
-    const size_t n = (size_t)n_rows * DIM, seen = (size_t)n_seen * DIM;
-    float *f = check_floats(c, p->type == CALLA_KV_BF16 ? n / 2 : n);
-    if (p->type != CALLA_KV_BF16) {
-        check_fill(c, f, seen, v, large);
-        return f;
-    }
-    uint16_t *h = (uint16_t *)(void *)f;
-    for (size_t i = 0; i < seen; i++)
-        h[i] = f32_to_bf16(check_draw(c, v, large));
-    return h;
+    const uint32_t n = is_key ? (n_rows + ATTN_KEYS - 1) / ATTN_KEYS * ATTN_KEYS : n_rows;
+    float *f = check_floats(c, (size_t)n * DIM / (p->type == CALLA_KV_BF16 ? 2 : 1));
+    for (uint32_t j = 0; j < n_seen; j++)
+        for (uint32_t i = 0; i < DIM; i++) {
+            const size_t at = is_key ? attn_key_at(p->type, j, i) : attn_value_at(p->type, j, i);
+            const float x = check_draw(c, v, large);
+            if (p->type == CALLA_KV_BF16)
+                ((uint16_t *)(void *)f)[at] = f32_to_bf16(x);
+            else
+                f[at] = x;
+        }
+    return f;
 }
 
 static void draw_problem(check *c, problem *p)
@@ -58,8 +60,8 @@ static void draw_problem(check *c, problem *p)
             p->n_visible[b][i] = all ? p->n_kv[b] : check_below(c, p->n_kv[b] + 1);
             if (p->n_visible[b][i] > n_seen) n_seen = p->n_visible[b][i];
         }
-        p->k[b] = draw_kv(c, p, p->n_kv[b], n_seen, vk, 50);
-        p->v[b] = draw_kv(c, p, p->n_kv[b], n_seen, vv, 1e15);
+        p->k[b] = draw_kv(c, p, true, p->n_kv[b], n_seen, vk, 50);
+        p->v[b] = draw_kv(c, p, false, p->n_kv[b], n_seen, vv, 1e15);
     }
     p->scratch = check_floats(c, ATTN_SCRATCH_FLOATS(p->n_q));
 }
@@ -90,7 +92,9 @@ static void compare_query(check *c, const problem *p, uint32_t i_q, const attn_s
         for (size_t j = 0; j < p->n_visible[b][i_q]; j++, n++) {
             double sum = 0, mag = 0;
             for (size_t i = 0; i < DIM; i++) {
-                const double term = (double)p->q[i_q][i] * kv_value(p, p->k[b], j * DIM + i);
+                const double term =
+                    (double)p->q[i_q][i] *
+                    kv_value(p, p->k[b], attn_key_at(p->type, (uint32_t)j, (uint32_t)i));
                 sum += term, mag += fabs(term);
             }
             s[n] = sum;
@@ -107,7 +111,8 @@ static void compare_query(check *c, const problem *p, uint32_t i_q, const attn_s
             const double w = exp(s[at++] - m);
             l += w;
             for (size_t i = 0; i < DIM; i++) {
-                const double v = kv_value(p, p->v[b], j * DIM + i);
+                const double v =
+                    kv_value(p, p->v[b], attn_value_at(p->type, (uint32_t)j, (uint32_t)i));
                 o[i] += w * v, o_mag[i] += fabs(w * v), v_mag[i] += fabs(v);
             }
         }

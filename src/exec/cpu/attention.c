@@ -52,22 +52,31 @@ static void rope(float *x, const float *cos_t, const float *sin_t)
     }
 }
 
-static uint8_t *cache_row(const cpu_exec *ex, uint8_t *base, const exec_seq *seq, uint32_t i_full,
-                          uint32_t kv_head, uint32_t pos)
+static uint8_t *cache_head(const cpu_exec *ex, uint8_t *base, const exec_seq *seq, uint32_t i_full,
+                           uint32_t kv_head)
 {
     const size_t head = (size_t)i_full * ex->shape->n_kv_heads + kv_head;
-    return base + (head * seq->n_ctx + pos) * D * seq->elem_bytes;
+    return base + head * seq->n_rows * D * seq->elem_bytes;
 }
 
-static void cache_store(const cpu_exec *ex, uint8_t *row, const float *x)
+static void store(calla_kv_type type, uint8_t *cache, size_t at, float x)
 {
-    if (ex->kv_type == CALLA_KV_F32) {
-        memcpy(row, x, D * sizeof *x);
-        return;
+    if (type == CALLA_KV_F32)
+        ((float *)(void *)cache)[at] = x;
+    else
+        ((uint16_t *)(void *)cache)[at] = f32_to_bf16(x);
+}
+
+static void cache_store(const cpu_exec *ex, const batch_token *tok, uint32_t i_full,
+                        uint32_t kv_head, const float *k, const float *v)
+{
+    const calla_kv_type type = ex->kv_type;
+    uint8_t *keys = cache_head(ex, tok->seq->k, tok->seq, i_full, kv_head);
+    uint8_t *values = cache_head(ex, tok->seq->v, tok->seq, i_full, kv_head);
+    for (uint32_t i = 0; i < D; i++) {
+        store(type, keys, attn_key_at(type, tok->pos, i), k[i]);
+        store(type, values, attn_value_at(type, tok->pos, i), v[i]);
     }
-    uint16_t *h = (uint16_t *)(void *)row;
-    for (uint32_t i = 0; i < D; i++)
-        h[i] = f32_to_bf16(x[i]);
 }
 
 /* Norm and RoPE of one token's q and k; k and v go to the cache; q is scaled by 1/sqrt(256). */
@@ -91,9 +100,7 @@ static void prepare_task(void *p, uint32_t t, uint32_t i_thread)
         float *k = ex->k.p[t] + (size_t)h * D;
         ex->kern.rmsnorm(k, c->lw->k_norm, D, eps, k);
         rope(k, cos_t, sin_t);
-        cache_store(ex, cache_row(ex, tok->seq->k, tok->seq, c->i_full, h, tok->pos), k);
-        cache_store(ex, cache_row(ex, tok->seq->v, tok->seq, c->i_full, h, tok->pos),
-                    ex->v.p[t] + (size_t)h * D);
+        cache_store(ex, tok, c->i_full, h, k, ex->v.p[t] + (size_t)h * D);
     }
 }
 
@@ -114,8 +121,8 @@ static void tile_init(const attn_ctx *c, tile *tl, uint32_t t0, uint32_t n, uint
     }
     tl->end = ex->tokens[t0 + n - 1].pos + 1;
     tl->row_bytes = D * seq->elem_bytes;
-    tl->k = cache_row(ex, seq->k, seq, c->i_full, kv_head, 0);
-    tl->v = cache_row(ex, seq->v, seq, c->i_full, kv_head, 0);
+    tl->k = cache_head(ex, seq->k, seq, c->i_full, kv_head);
+    tl->v = cache_head(ex, seq->v, seq, c->i_full, kv_head);
 }
 
 /* All blocks of span i_span into st, which starts empty with st[i].o zeroed here. */

@@ -1,84 +1,103 @@
 /* attn_avx512.c - one block of attention.
  *
- * Scores go in tiles of 4 queries x 4 positions (one 16-lane accumulator each, then sum4's tree),
- * the softmax row by row, the weighted sum of V in tiles of 4 queries x 64 dims, positions in
- * order. K is widened to f32 16 rows at a time and V 64 dims at a time, into the same 16 KB, which
- * so stay in the first-level cache and serve all queries. Every score and every output element has
- * the same chain of operations whatever the other rows are; queries that fill a tile up are copies
- * of the last.
+ * Scores and the weighted sum of V are the same product: up to 8 rows (queries; their weights) by a
+ * panel of 32 columns (keys; dims), a chain of fused multiply-adds for each element, the panel's
+ * rows (dims; positions) in order. KV is read as it lies, a line of 64 bytes a step for eight
+ * queries, and becomes two vectors by a shift and a mask. What a query computes does not depend on
+ * its company.
  */
 #include <math.h>
 
 #include "exec/cpu/registry.h"
 #include "exec/cpu/simd_avx512.h"
 
-#define DIM    MODEL_HEAD_DIM
-#define ROWS   4u  /* queries, and positions, of a tile */
-#define K_ROWS 16u /* widened together */
-#define PART   64u /* dims of V widened together, and of an output tile */
-#define LANES  16u
+#define DIM   MODEL_HEAD_DIM
+#define ROWS  8u /* of a tile: the query heads of a KV head */
+#define LANES 16u
 
-typedef struct block {
-    const float *const *q;
-    const uint32_t *n_visible;
-    uint32_t n_q, n_seen; /* positions that some query sees */
-    const void *k, *v;
+/* Rows of 32 elements of K or V. */
+typedef struct panel {
+    const uint8_t *at;
+    size_t step; /* bytes from row to row */
     calla_kv_type type;
-    float *wide; /* [K_ROWS, DIM] of K or [ATTN_BLOCK, PART] of V */
-    float *p;    /* [n_q, ATTN_BLOCK]: scores, then weights */
-    attn_state *st;
-} block;
+    const uint8_t *fetch; /* a line of this is asked for with each row; NULL: none */
+} panel;
 
-/* Columns [d, d + n_cols) of n_rows rows: out[n_rows, n_cols]. */
-static void kv_widen(const void *kv, calla_kv_type type, uint32_t row, uint32_t n_rows, uint32_t d,
-                     uint32_t n_cols, float *out)
+/* acc += rows a[n_rows][n] by n rows of b. */
+static ATTR_INLINE void tile_typed(const float *const *a, uint32_t n, const panel *b,
+                                   __m512 (*acc)[2], const uint32_t n_rows, const bool bf16,
+                                   const bool fetch)
 {
-    for (size_t j = row; j < row + n_rows; j++)
-        for (size_t i = d; i < d + n_cols; i += LANES, out += LANES)
-            _mm512_store_ps(out, type == CALLA_KV_BF16
-                                     ? load_bf16x16((const uint16_t *)kv + j * DIM + i)
-                                     : _mm512_load_ps((const float *)kv + j * DIM + i));
-}
-
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Scores of queries [i0, i0 + 4) against positions [j0, j0 + 4) of the n_rows that are wide now,
- * the first of which is `first`; as far as there are such. */
-static void score_tile(const block *b, uint32_t i0, uint32_t first, uint32_t n_rows, uint32_t j0)
-{
-    /* The first eight queries fetch the rows that the next call will want, a block further on: at
-     * an even pace, since a burst would fill the queues that loads need too. */
-    const size_t row_bytes = DIM * (b->type == CALLA_KV_BF16 ? 2 : 4);
-    const size_t ahead = (ATTN_BLOCK + first + j0 + i0 / 2) * row_bytes;
-    __m512 acc[ROWS][ROWS];
-    const float *q[ROWS], *k[ROWS];
-    UNROLLED (i, ROWS) {
-        q[i] = b->q[least(i0 + i, b->n_q - 1)];
-        k[i] = b->wide + (size_t)least(j0 + i, n_rows - 1) * DIM;
-        UNROLLED (j, ROWS)
-            acc[i][j] = _mm512_setzero_ps();
-    }
-    for (uint32_t d = 0; d < DIM; d += LANES) {
-        __m512 kv[ROWS];
-        if (i0 < 2 * ROWS) {
-            const size_t at = ahead + d / LANES * (row_bytes / 8);
-            _mm_prefetch((const char *)b->k + at, _MM_HINT_T1);
-            _mm_prefetch((const char *)b->v + at, _MM_HINT_T1);
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    const float *row[ROWS];
+    const uint8_t *at = b->at, *next = b->fetch;
+    const size_t step = b->step;
+    UNROLLED (i, n_rows)
+        row[i] = a[i];
+    for (size_t k = 0; k < n; k++, at += step) {
+        __m512 lo, hi;
+        if (bf16) {
+            const __m512i pair = _mm512_load_si512(at);
+            lo = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+            hi = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
+        } else {
+            lo = _mm512_load_ps(at);
+            hi = _mm512_load_ps(at + 64);
         }
-        UNROLLED (j, ROWS)
-            kv[j] = _mm512_load_ps(k[j] + d);
-        UNROLLED (i, ROWS) {
-            const __m512 qv = _mm512_loadu_ps(q[i] + d);
-            UNROLLED (j, ROWS)
-                acc[i][j] = _mm512_fmadd_ps(qv, kv[j], acc[i][j]);
+        if (fetch) PREFETCH_FAR(next + k * 64);
+        UNROLLED (i, n_rows) {
+            const __m512 x = _mm512_set1_ps(row[i][k]);
+            acc[i][0] = _mm512_fmadd_ps(x, lo, acc[i][0]);
+            acc[i][1] = _mm512_fmadd_ps(x, hi, acc[i][1]);
         }
     }
-    UNROLLED (i, ROWS) {
-        float *row = b->p + (size_t)least(i0 + i, b->n_q - 1) * ATTN_BLOCK;
-        _mm_storeu_ps(row + first + j0, sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]));
+}
+
+static ATTR_INLINE void tile(const float *const *a, uint32_t n, const panel *b, __m512 (*acc)[2],
+                             const uint32_t n_rows)
+{
+    if (b->type != CALLA_KV_BF16)
+        tile_typed(a, n, b, acc, n_rows, false, false);
+    else if (b->fetch == NULL)
+        tile_typed(a, n, b, acc, n_rows, true, false);
+    else
+        tile_typed(a, n, b, acc, n_rows, true, true);
+}
+
+/* Scores of n_rows queries against the 32 keys of a group, to p[n_rows][ATTN_BLOCK]. */
+static ATTR_INLINE void score_tile(const float *const *q, const panel *k, float *p,
+                                   const uint32_t n_rows)
+{
+    __m512 acc[ROWS][2];
+    UNROLLED (i, n_rows)
+        acc[i][0] = acc[i][1] = _mm512_setzero_ps();
+    tile(q, DIM, k, acc, n_rows);
+    UNROLLED (i, n_rows) {
+        _mm512_storeu_ps(p + (size_t)i * ATTN_BLOCK, acc[i][0]);
+        _mm512_storeu_ps(p + (size_t)i * ATTN_BLOCK + LANES, acc[i][1]);
+    }
+}
+
+/* Dims [d, d + 32) of n_rows outputs: o = o * factor + p v; factor NULL: 1. */
+static ATTR_INLINE void output_tile(const float *p, const float *factor, uint32_t n, const panel *v,
+                                    const attn_state *st, uint32_t d, const uint32_t n_rows)
+{
+    __m512 acc[ROWS][2];
+    const float *row[ROWS];
+    UNROLLED (i, n_rows) {
+        row[i] = p + (size_t)i * ATTN_BLOCK;
+        acc[i][0] = _mm512_loadu_ps(st[i].o + d);
+        acc[i][1] = _mm512_loadu_ps(st[i].o + d + LANES);
+        if (factor != NULL) {
+            const __m512 f = _mm512_set1_ps(factor[i]);
+            acc[i][0] = _mm512_mul_ps(acc[i][0], f);
+            acc[i][1] = _mm512_mul_ps(acc[i][1], f);
+        }
+    }
+    tile(row, n, v, acc, n_rows);
+    UNROLLED (i, n_rows) {
+        _mm512_storeu_ps(st[i].o + d, acc[i][0]);
+        _mm512_storeu_ps(st[i].o + d + LANES, acc[i][1]);
     }
 }
 
@@ -88,12 +107,10 @@ static __mmask16 lanes_below(uint32_t j, uint32_t n)
     return (__mmask16)(0xffffu >> (n - j < LANES ? LANES - (n - j) : 0));
 }
 
-/* Scores of one query become weights; its state is rescaled. Returns what o is to be scaled by. */
-static float softmax_row(const block *b, uint32_t i)
+/* The first n scores of one query become weights; its state is rescaled. Returns what o is to be
+ * scaled by. */
+static float softmax_row(float *p, uint32_t n, attn_state *st)
 {
-    const uint32_t n = b->n_visible[i];
-    float *p = b->p + (size_t)i * ATTN_BLOCK;
-    attn_state *st = &b->st[i];
     const __m512 none = _mm512_set1_ps(-INFINITY);
     __m512 top = none, sum = _mm512_setzero_ps();
     for (uint32_t j = 0; j < n; j += LANES)
@@ -115,56 +132,66 @@ static float softmax_row(const block *b, uint32_t i)
     return f;
 }
 
-/* o += p v for n_q queries from i0, dims [d, d + PART), positions [j, n). */
-static ATTR_INLINE void output_tile(const block *b, uint32_t n_q, uint32_t i0, uint32_t d,
-                                    uint32_t j, uint32_t n)
-{
-    __m512 acc[ROWS][PART / LANES];
-    UNROLLED (i, n_q)
-        UNROLLED (c, PART / LANES)
-            acc[i][c] = _mm512_loadu_ps(b->st[i0 + i].o + d + c * LANES);
-    for (; j < n; j++) {
-        const float *v = b->wide + (size_t)j * PART;
-        __m512 vv[PART / LANES];
-        UNROLLED (c, PART / LANES)
-            vv[c] = _mm512_load_ps(v + c * LANES);
-        UNROLLED (i, n_q) {
-            const __m512 p = _mm512_set1_ps(b->p[(size_t)(i0 + i) * ATTN_BLOCK + j]);
-            UNROLLED (c, PART / LANES)
-                acc[i][c] = _mm512_fmadd_ps(p, vv[c], acc[i][c]);
-        }
-    }
-    UNROLLED (i, n_q)
-        UNROLLED (c, PART / LANES)
-            _mm512_storeu_ps(b->st[i0 + i].o + d + c * LANES, acc[i][c]);
-}
+typedef struct block {
+    const float *const *q;
+    const uint32_t *n_visible;
+    uint32_t n_q, n_seen; /* positions that some query sees */
+    calla_kv_type type;
+    size_t row_bytes;
+    const uint8_t *k, *v;
+    float *p, *factor; /* [n_q, ATTN_BLOCK]: scores, then weights; [n_q] */
+    attn_state *st;
+} block;
 
-/* Four queries together as far as all of them see, then each alone. */
-static void outputs(const block *b, uint32_t d)
+/* The first rows fetch the block that the next call will want, a line a step: at an even pace,
+ * since a burst would fill the queues that loads need too. */
+static panel panel_of(const block *b, const uint8_t *at, size_t step, const uint8_t *fetch)
 {
-    uint32_t i = 0;
-    for (; i + ROWS <= b->n_q; i += ROWS) {
-        uint32_t common = b->n_visible[i];
-        for (uint32_t r = 1; r < ROWS; r++)
-            common = least(common, b->n_visible[i + r]);
-        output_tile(b, ROWS, i, d, 0, common);
-        for (uint32_t r = 0; r < ROWS; r++)
-            if (b->n_visible[i + r] > common)
-                output_tile(b, 1, i + r, d, common, b->n_visible[i + r]);
-    }
-    for (; i < b->n_q; i++)
-        output_tile(b, 1, i, d, 0, b->n_visible[i]);
+    return (panel){at, step, b->type, fetch + ATTN_BLOCK * b->row_bytes};
 }
 
 static void scores(const block *b)
 {
-    for (uint32_t j = 0; j < b->n_seen; j += K_ROWS) {
-        const uint32_t n = least(b->n_seen - j, K_ROWS);
-        kv_widen(b->k, b->type, j, n, 0, DIM, b->wide);
-        for (uint32_t i = 0; i < b->n_q; i += ROWS)
-            for (uint32_t jj = 0; jj < n; jj += ROWS)
-                score_tile(b, i, j, n, jj);
+    for (uint32_t j = 0; j < b->n_seen; j += ATTN_KEYS) {
+        const uint8_t *at = b->k + j * b->row_bytes;
+        panel k = panel_of(b, at, ATTN_KEYS * b->row_bytes / DIM, at);
+        uint32_t i = 0;
+        for (; i + ROWS <= b->n_q; i += ROWS, k.fetch = NULL)
+            score_tile(b->q + i, &k, b->p + (size_t)i * ATTN_BLOCK + j, ROWS);
+        for (; i < b->n_q; i++, k.fetch = NULL)
+            score_tile(b->q + i, &k, b->p + (size_t)i * ATTN_BLOCK + j, 1);
     }
+}
+
+/* One query, positions [from, n_visible). */
+static void output_one(const block *b, panel v, uint32_t i, uint32_t from, const float *factor,
+                       uint32_t d)
+{
+    if (b->n_visible[i] <= from) return;
+    v.at += from * v.step;
+    output_tile(b->p + (size_t)i * ATTN_BLOCK + from, factor, b->n_visible[i] - from, &v, b->st + i,
+                d, 1);
+}
+
+/* Dims [d, d + 32): eight queries together as far as all of them see, then each alone. */
+static void outputs(const block *b, uint32_t d)
+{
+    const size_t size = b->row_bytes / DIM;
+    panel v = panel_of(b, b->v + d * size, b->row_bytes, b->v + d * size * ATTN_BLOCK);
+    uint32_t i = 0;
+    for (; i + ROWS <= b->n_q; i += ROWS, v.fetch = NULL) {
+        uint32_t common = b->n_visible[i];
+        for (uint32_t r = 1; r < ROWS; r++)
+            if (b->n_visible[i + r] < common) common = b->n_visible[i + r];
+        if (common > 0)
+            output_tile(b->p + (size_t)i * ATTN_BLOCK, b->factor + i, common, &v, b->st + i, d,
+                        ROWS);
+        v.fetch = NULL;
+        for (uint32_t r = i; r < i + ROWS; r++)
+            output_one(b, v, r, common, common > 0 ? NULL : b->factor + r, d);
+    }
+    for (; i < b->n_q; i++)
+        output_one(b, v, i, 0, b->factor + i, d);
 }
 
 void avx512_attn_block(const float *const *q, const uint32_t *n_visible, uint32_t n_q,
@@ -179,21 +206,17 @@ void avx512_attn_block(const float *const *q, const uint32_t *n_visible, uint32_
                      .n_visible = n_visible,
                      .n_q = n_q,
                      .n_seen = n_seen,
+                     .type = kv_type,
+                     .row_bytes = DIM * (kv_type == CALLA_KV_BF16 ? 2 : 4),
                      .k = k,
                      .v = v,
-                     .type = kv_type,
-                     .wide = scratch,
-                     .p = scratch + (size_t)ATTN_BLOCK * DIM,
+                     .p = scratch,
+                     .factor = scratch + (size_t)n_q * ATTN_BLOCK,
                      .st = st};
     scores(&b);
-    for (uint32_t i = 0; i < n_q; i++) {
-        if (n_visible[i] == 0) continue;
-        const __m512 f = _mm512_set1_ps(softmax_row(&b, i));
-        for (uint32_t d = 0; d < DIM; d += LANES)
-            _mm512_storeu_ps(st[i].o + d, _mm512_mul_ps(_mm512_loadu_ps(st[i].o + d), f));
-    }
-    for (uint32_t d = 0; d < DIM; d += PART) {
-        kv_widen(v, kv_type, 0, n_seen, d, PART, b.wide);
+    for (uint32_t i = 0; i < n_q; i++)
+        if (n_visible[i] > 0)
+            b.factor[i] = softmax_row(b.p + (size_t)i * ATTN_BLOCK, n_visible[i], &st[i]);
+    for (uint32_t d = 0; d < DIM; d += ATTN_KEYS)
         outputs(&b, d);
-    }
 }

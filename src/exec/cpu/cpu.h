@@ -29,8 +29,9 @@ typedef struct rows {
 
 struct exec_seq {
     uint32_t n_ctx, n_tokens;
+    uint32_t n_rows;   /* positions of the cache: n_ctx in whole groups of keys */
     size_t elem_bytes; /* of a KV element */
-    uint8_t *k, *v;    /* [full layers][kv heads][n_ctx][256] */
+    uint8_t *k, *v;    /* [full layers][kv heads][n_rows][256], in the order of kernels.h */
     uint64_t kv_bytes; /* of each of k and v */
     float *gdn;        /* [GDN layers][value heads][GDN_STATE_FLOATS], slab order (kernels.h) */
     float *conv;       /* [GDN layers][3][conv channels], oldest first, before the convolution */

@@ -159,9 +159,15 @@ static void settle(cpu_exec *ex, const model_shape *shape, const exec_options *o
     if (ex->n_threads > POOL_THREADS_MAX) ex->n_threads = POOL_THREADS_MAX;
 }
 
+/* Positions that the cache of a sequence has: whole groups of keys. */
+static uint32_t kv_rows(uint32_t n_ctx)
+{
+    return (n_ctx + ATTN_KEYS - 1) / ATTN_KEYS * ATTN_KEYS;
+}
+
 static void plan_seq(const model_shape *s, calla_kv_type kv, uint32_t n_ctx, exec_plan *plan)
 {
-    plan->kv_bytes = 2 * kv_half_bytes(s, kv, n_ctx);
+    plan->kv_bytes = 2 * kv_half_bytes(s, kv, kv_rows(n_ctx));
     plan->state_bytes = gdn_bytes(s) + conv_bytes(s);
 }
 
@@ -235,8 +241,9 @@ static calla_status op_seq_create(executor *base, uint32_t n_ctx, exec_seq **out
     exec_seq *seq = mem_alloc(sizeof *seq);
     if (seq != NULL) {
         seq->n_ctx = n_ctx;
+        seq->n_rows = kv_rows(n_ctx);
         seq->elem_bytes = (size_t)kv_elem_bytes(ex->kv_type);
-        seq->kv_bytes = kv_half_bytes(s, ex->kv_type, n_ctx);
+        seq->kv_bytes = kv_half_bytes(s, ex->kv_type, seq->n_rows);
         seq->gdn_bytes = gdn_bytes(s);
         seq->conv_bytes = conv_bytes(s);
         seq->k = mem_alloc_pages((size_t)seq->kv_bytes);
@@ -280,6 +287,27 @@ static uint64_t op_image_bytes(const executor *base, uint32_t n_tokens)
            conv_bytes(ex->shape);
 }
 
+/* The first n_tokens positions of one head's keys or values, between the cache's order and rows of
+ * 256. Sixteen-bit and 32-bit elements; the positions of a group together, for its lines. */
+static void head_copy(uint8_t *cache, uint8_t *image, bool keys, calla_kv_type type,
+                      uint32_t n_tokens, bool save)
+{
+    const size_t size = (size_t)kv_elem_bytes(type);
+    for (uint32_t first = 0; first < n_tokens; first += ATTN_KEYS) {
+        const uint32_t end = n_tokens - first < ATTN_KEYS ? n_tokens : first + ATTN_KEYS;
+        for (uint32_t i = 0; i < MODEL_HEAD_DIM; i++)
+            for (uint32_t pos = first; pos < end; pos++) {
+                uint8_t *at =
+                    cache + (keys ? attn_key_at(type, pos, i) : attn_value_at(type, pos, i)) * size;
+                uint8_t *img = image + ((size_t)pos * MODEL_HEAD_DIM + i) * size;
+                if (size == sizeof(float))
+                    memcpy(save ? img : at, save ? at : img, sizeof(float));
+                else
+                    memcpy(save ? img : at, save ? at : img, sizeof(uint16_t));
+            }
+    }
+}
+
 /* Image: K rows [full][kv head][n_tokens][256], V rows, recurrent state [gdn][head][k][v] f32,
  * convolution rows [gdn][3][channels] f32. One function for both directions keeps them equal. */
 static void image_copy(const cpu_exec *ex, exec_seq *seq, uint8_t *image, uint32_t n_tokens,
@@ -290,10 +318,8 @@ static void image_copy(const cpu_exec *ex, exec_seq *seq, uint8_t *image, uint32
     const uint64_t n_caches = (uint64_t)n_full_layers(s) * s->n_kv_heads;
     for (int half = 0; half < 2; half++) {
         uint8_t *cache = half == 0 ? seq->k : seq->v;
-        for (uint64_t i = 0; i < n_caches; i++, image += n_tokens * row) {
-            uint8_t *at = cache + i * seq->n_ctx * row;
-            if (n_tokens != 0) memcpy(save ? image : at, save ? at : image, n_tokens * row);
-        }
+        for (uint64_t i = 0; i < n_caches; i++, image += n_tokens * row)
+            head_copy(cache + i * seq->n_rows * row, image, half == 0, ex->kv_type, n_tokens, save);
     }
     const size_t n_slabs = (size_t)(seq->gdn_bytes / (GDN_SLAB * sizeof(float)));
     for (size_t i = 0; i < n_slabs; i++) { /* i-th run of GDN_SLAB values in slab order */
@@ -359,8 +385,8 @@ static calla_status op_restore(executor *base, exec_seq *dst, const exec_seq *sr
     const size_t row = MODEL_HEAD_DIM * src->elem_bytes;
     const size_t n_caches = (size_t)n_full_layers(s) * s->n_kv_heads;
     for (size_t i = 0; dst != src && n_tokens != 0 && i < n_caches; i++) {
-        const size_t to = i * dst->n_ctx * row, from = i * src->n_ctx * row;
-        memcpy(dst->k + to, src->k + from, n_tokens * row);
+        const size_t to = i * dst->n_rows * row, from = i * src->n_rows * row;
+        memcpy(dst->k + to, src->k + from, kv_rows(n_tokens) * row); /* whole groups of keys */
         memcpy(dst->v + to, src->v + from, n_tokens * row);
     }
     memcpy(dst->gdn, state, (size_t)dst->gdn_bytes);

@@ -53,8 +53,28 @@ uint32_t cpu_features(void);
 /* Attention walks positions in blocks of ATTN_BLOCK that begin at multiples of it. */
 #define ATTN_BLOCK 64u
 /* Floats of scratch for attn_block with up to n_q query rows. */
-#define ATTN_SCRATCH_FLOATS(n_q)                                                                   \
-    ((size_t)ATTN_BLOCK * MODEL_HEAD_DIM * 2 + (size_t)(n_q)*ATTN_BLOCK)
+#define ATTN_SCRATCH_FLOATS(n_q) ((size_t)(n_q) * (ATTN_BLOCK + 16u) + 2u * MODEL_HEAD_DIM)
+
+/* The KV cache lies so that 32 elements are widened by a shift and a mask, and a score needs no sum
+ * across lanes. Keys are stored in groups of ATTN_KEYS positions, [256 dims][ATTN_KEYS]; values as
+ * rows of 256 dims. Element i of each 32 (keys of a group; dims d - d % 32 + i of a value) is at
+ * attn_slot(type, i): bf16 32-bit words hold elements i and i + 16. */
+#define ATTN_KEYS 32u
+static inline uint32_t attn_slot(calla_kv_type type, uint32_t i)
+{
+    return type == CALLA_KV_F32 ? i : i < ATTN_KEYS / 2 ? 2 * i : 2 * i - (ATTN_KEYS - 1);
+}
+/* Where element d of position pos is, in elements from a head's first. */
+static inline size_t attn_key_at(calla_kv_type type, uint32_t pos, uint32_t d)
+{
+    return ((size_t)(pos / ATTN_KEYS) * MODEL_HEAD_DIM + d) * ATTN_KEYS +
+           attn_slot(type, pos % ATTN_KEYS);
+}
+static inline size_t attn_value_at(calla_kv_type type, uint32_t pos, uint32_t d)
+{
+    return (size_t)pos * MODEL_HEAD_DIM + d / ATTN_KEYS * ATTN_KEYS +
+           attn_slot(type, d % ATTN_KEYS);
+}
 
 /* A head's recurrent state S[k][v] is stored as slabs of GDN_SLAB value columns:
  * state[(v / 16) * 128 * 16 + k * 16 + v % 16], so that one slab (8 KB) stays in L1. */
@@ -134,8 +154,10 @@ typedef void kernel_gdn_scan(float *state, uint32_t slab0, uint32_t slab1, uint3
  * scores s against the first n_visible[i] (0 .. n_kv) of n_kv <= ATTN_BLOCK rows of k, then
  *   m' = max(m, max s);  f = exp(m - m');  p = exp(s - m');  l = l * f + sum p;
  *   o = o * f + sum_j p_j v_j, positions added in order;  m = m'.
- * k, v: [n_kv] contiguous rows of 256, bf16 (CALLA_KV_BF16) or f32. n_visible 0 leaves the row's
- * state untouched. scratch: ATTN_SCRATCH_FLOATS(n_q), 64-byte aligned. */
+ * k: n_kv positions from the start of a group, v: of n_kv rows, as attn_key_at and attn_value_at
+ * say, bf16 (CALLA_KV_BF16) or f32. Whole groups of k may be read; what lies in them beyond
+ * n_visible may be anything and does not matter. n_visible 0 leaves the row's state untouched.
+ * scratch: ATTN_SCRATCH_FLOATS(n_q), 64-byte aligned. */
 typedef void kernel_attn_block(const float *const *q, const uint32_t *n_visible, uint32_t n_q,
                                const void *k, const void *v, uint32_t n_kv, calla_kv_type kv_type,
                                attn_state *st, float *scratch);

@@ -296,15 +296,14 @@ void ref_gdn_scan(float *state, uint32_t slab0, uint32_t slab1, uint32_t n_token
 
 /* ---- Attention ---- */
 
-/* Row j of a K or V block, widened. */
-static void kv_row(const void *kv, calla_kv_type type, uint32_t j, float *out)
+/* Position j of a K or V block, widened. */
+static void kv_row(const void *kv, bool is_key, calla_kv_type type, uint32_t j, float *out)
 {
-    const size_t first = (size_t)j * MODEL_HEAD_DIM;
-    if (type == CALLA_KV_BF16)
-        for (uint32_t i = 0; i < MODEL_HEAD_DIM; i++)
-            out[i] = bf16_to_f32(((const uint16_t *)kv)[first + i]);
-    else
-        memcpy(out, (const float *)kv + first, MODEL_HEAD_DIM * sizeof *out);
+    for (uint32_t i = 0; i < MODEL_HEAD_DIM; i++) {
+        const size_t at = is_key ? attn_key_at(type, j, i) : attn_value_at(type, j, i);
+        out[i] = type == CALLA_KV_BF16 ? bf16_to_f32(((const uint16_t *)kv)[at])
+                                       : ((const float *)kv)[at];
+    }
 }
 
 static void attn_row(const float *q, uint32_t n_visible, const void *k, const void *v,
@@ -313,7 +312,7 @@ static void attn_row(const float *q, uint32_t n_visible, const void *k, const vo
     float *row = scratch, *p = scratch + MODEL_HEAD_DIM;
     float m = st->m;
     for (uint32_t j = 0; j < n_visible; j++) {
-        kv_row(k, type, j, row);
+        kv_row(k, true, type, j, row);
         p[j] = dot(q, row, MODEL_HEAD_DIM);
         m = fmaxf(m, p[j]);
     }
@@ -325,7 +324,7 @@ static void attn_row(const float *q, uint32_t n_visible, const void *k, const vo
     for (uint32_t j = 0; j < n_visible; j++) {
         p[j] = expf(p[j] - m);
         st->l += p[j];
-        kv_row(v, type, j, row);
+        kv_row(v, false, type, j, row);
         for (uint32_t i = 0; i < MODEL_HEAD_DIM; i++)
             st->o[i] += p[j] * row[i];
     }

@@ -68,6 +68,13 @@ VEC_OP vf v_load_bf16(const void *p)
     const __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
+/* 2 * VLEN values: the lower halves of 32-bit words, and the upper ones */
+VEC_OP void v_load_bf16_pairs(const void *p, vf *lo, vf *hi)
+{
+    const __m512i u = _mm512_loadu_si512(p);
+    *lo = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+    *hi = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000)));
+}
 VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
 {
     return _mm512_castsi512_ps(_mm512_loadu_si512(p));
@@ -139,6 +146,12 @@ VEC_OP vf v_load_bf16(const void *p)
 {
     const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+VEC_OP void v_load_bf16_pairs(const void *p, vf *lo, vf *hi)
+{
+    const __m256i u = _mm256_loadu_si256(p);
+    *lo = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+    *hi = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32((int)0xffff0000)));
 }
 VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
 {
@@ -218,6 +231,12 @@ VEC_OP vf v_load_bf16(const void *p)
 {
     const uint16x4_t h = vreinterpret_u16_u8(vld1_u8(p));
     return vreinterpretq_f32_u32(vshll_n_u16(h, 16));
+}
+VEC_OP void v_load_bf16_pairs(const void *p, vf *lo, vf *hi)
+{
+    const uint32x4_t u = vreinterpretq_u32_u8(vld1q_u8(p));
+    *lo = vreinterpretq_f32_u32(vshlq_n_u32(u, 16));
+    *hi = vreinterpretq_f32_u32(vandq_u32(u, vdupq_n_u32(0xffff0000u)));
 }
 VEC_OP vf v_load_raw(const uint8_t *p) /* f32 at any address */
 {
