@@ -22,8 +22,10 @@ typedef struct problem {
 static void *draw_kv(check *c, const problem *p, bool is_key, uint32_t n_rows, uint32_t n_seen,
                      values v, double large)
 {
-    const uint32_t n = is_key ? (n_rows + ATTN_KEYS - 1) / ATTN_KEYS * ATTN_KEYS : n_rows;
-    float *f = check_floats(c, (size_t)n * DIM / (p->type == CALLA_KV_BF16 ? 2 : 1));
+    const uint32_t last = n_rows - 1;
+    const size_t n = is_key ? attn_key_at(p->type, last / ATTN_KEYS * ATTN_KEYS + ATTN_KEYS, 0)
+                            : attn_value_at(p->type, last, DIM - ATTN_KEYS) + ATTN_KEYS;
+    float *f = check_floats(c, p->type == CALLA_KV_BF16 ? n / 2 : n);
     for (uint32_t j = 0; j < n_seen; j++)
         for (uint32_t i = 0; i < DIM; i++) {
             const size_t at = is_key ? attn_key_at(p->type, j, i) : attn_value_at(p->type, j, i);

@@ -10,7 +10,8 @@
 #include "base/ck.h"
 #include "exec/cpu/cpu.h"
 
-#define D MODEL_HEAD_DIM
+#define D                MODEL_HEAD_DIM
+#define TILES_PER_THREAD 4u /* fewer are divided, so that threads end together */
 
 typedef struct attn_ctx {
     cpu_exec *ex;
@@ -152,10 +153,12 @@ static void state_merge(attn_state *acc, const attn_state *part)
     if (part->l == 0.0f) return;
     const float m = acc->m > part->m ? acc->m : part->m;
     const float fa = expf(acc->m - m), fp = expf(part->m - m);
+    float *restrict o = acc->o;
+    const float *restrict po = part->o;
     acc->m = m;
     acc->l = acc->l * fa + part->l * fp;
     for (uint32_t i = 0; i < D; i++)
-        acc->o[i] = acc->o[i] * fa + part->o[i] * fp;
+        o[i] = o[i] * fa + po[i] * fp;
 }
 
 /* out = o / l, gated; and its Q4 order. */
@@ -169,13 +172,12 @@ static void row_finish(const cpu_exec *ex, const attn_state *st, float *out, con
     prep_cols(ex, out, col, D, prepared);
 }
 
-static void tile_finish(const attn_ctx *c, const tile *tl, const attn_state *acc, uint32_t t0)
+static void tile_finish(const attn_ctx *c, const tile *tl, uint32_t r, const attn_state *acc,
+                        uint32_t t0)
 {
-    for (uint32_t r = 0; r < tl->n_rows; r++) {
-        const uint32_t t = t0 + r / c->group;
-        const uint32_t col = (uint32_t)(tl->out[r] - c->ex->mix.p[t]);
-        row_finish(c->ex, &acc[r], tl->out[r], tl->q[r] + D, col, c->ex->mixp.p[t]);
-    }
+    const uint32_t t = t0 + r / c->group;
+    const uint32_t col = (uint32_t)(tl->out[r] - c->ex->mix.p[t]);
+    row_finish(c->ex, acc, tl->out[r], tl->q[r] + D, col, c->ex->mixp.p[t]);
 }
 
 static uint32_t seg_tiles(const attn_ctx *c, uint32_t i_seg)
@@ -229,13 +231,14 @@ static void tile_task(void *p, uint32_t i_task, uint32_t i_thread)
             memcpy(acc_o + (size_t)r * D, span_o + (size_t)r * D, D * sizeof(float));
         }
     }
-    tile_finish(c, &tl, acc, t0);
+    for (uint32_t r = 0; r < tl.n_rows; r++)
+        tile_finish(c, &tl, r, &acc[r], t0);
 }
 
-/* Row r of span sp of tile i in the buffer of partial results (divided mode: tile = 1 token). */
-static size_t part_row(const attn_ctx *c, uint32_t i_tile, uint32_t sp)
+/* Span sp of row r of tile i in the buffer of partial results (divided mode: tile = 1 token). */
+static size_t part_row(const attn_ctx *c, uint32_t i_tile, uint32_t r, uint32_t sp)
 {
-    return ((size_t)i_tile * c->n_spans + sp) * c->group;
+    return ((size_t)i_tile * c->group + r) * c->n_spans + sp;
 }
 
 static void part_task(void *p, uint32_t i_task, uint32_t i_thread)
@@ -248,27 +251,27 @@ static void part_task(void *p, uint32_t i_task, uint32_t i_thread)
     const uint32_t kv_head = find_tile(c, i_tile, &t0, &n);
     tile_init(c, &tl, t0, n, kv_head);
     if (sp * ATTN_SPAN >= tl.end) return;
-    const size_t row = part_row(c, i_tile, sp);
     for (uint32_t r = 0; r < tl.n_rows; r++)
-        tl.st[r].o = ex->attn_part + (row + r) * D;
+        tl.st[r].o = ex->attn_part + part_row(c, i_tile, r, sp) * D;
     tile_span(ex, &tl, sp, thread_scratch(ex, i_thread));
-    memcpy(ex->attn_part_st + row, tl.st, tl.n_rows * sizeof tl.st[0]);
+    for (uint32_t r = 0; r < tl.n_rows; r++)
+        ex->attn_part_st[part_row(c, i_tile, r, sp)] = tl.st[r];
 }
 
-static void merge_task(void *p, uint32_t i_tile, uint32_t i_thread)
+/* One query row of a tile. */
+static void merge_task(void *p, uint32_t i_task, uint32_t i_thread)
 {
     (void)i_thread;
     const attn_ctx *c = p;
-    const cpu_exec *ex = c->ex;
+    const uint32_t i_tile = i_task / c->group, r = i_task % c->group;
     tile tl;
     uint32_t t0, n;
     const uint32_t kv_head = find_tile(c, i_tile, &t0, &n);
     tile_init(c, &tl, t0, n, kv_head);
-    attn_state *acc = ex->attn_part_st + part_row(c, i_tile, 0);
+    attn_state *part = c->ex->attn_part_st + part_row(c, i_tile, r, 0);
     for (uint32_t sp = 1; sp * ATTN_SPAN < tl.end; sp++)
-        for (uint32_t r = 0; r < tl.n_rows; r++)
-            state_merge(&acc[r], &ex->attn_part_st[part_row(c, i_tile, sp) + r]);
-    tile_finish(c, &tl, acc, t0);
+        state_merge(&part[0], &part[sp]);
+    tile_finish(c, &tl, r, &part[0], t0);
 }
 
 /* Chooses between whole tiles and divided spans; both give the same bits. */
@@ -291,7 +294,8 @@ static void attend(attn_ctx *c)
                       (ex->segs[i].seq->n_tokens + ex->segs[i].n_tokens);
     const uint32_t n_spans = (max_end + ATTN_SPAN - 1) / ATTN_SPAN;
     const uint64_t n_one = (uint64_t)ex->n_tokens * ex->shape->n_kv_heads; /* 1-token tiles */
-    const bool divide = n_spans > 1 && n_one == n_tiles && n_tiles % ex->n_threads != 0 &&
+    const bool divide = n_spans > 1 && n_one == n_tiles &&
+                        n_one < (uint64_t)ex->n_threads * TILES_PER_THREAD &&
                         n_one * n_spans * c->group <= ex->part_rows;
     if (!divide) {
         cpu_run(ex, step, tile_task, c, n_tiles);
@@ -299,7 +303,7 @@ static void attend(attn_ctx *c)
     }
     c->n_spans = n_spans;
     cpu_run(ex, step, part_task, c, n_tiles * n_spans);
-    cpu_run(ex, (cpu_step){.label = "attention merge"}, merge_task, c, n_tiles);
+    cpu_run(ex, (cpu_step){.label = "attention merge"}, merge_task, c, n_tiles * c->group);
 }
 
 void attention_block(cpu_exec *ex, uint32_t i_layer, uint32_t i_full)

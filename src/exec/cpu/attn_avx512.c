@@ -14,13 +14,21 @@
 #define DIM   MODEL_HEAD_DIM
 #define ROWS  8u /* of a tile: the query heads of a KV head */
 #define LANES 16u
+#define LINE  64u
+#define NEAR  16u /* rows ahead that are brought from the second-level to the first-level cache */
+
+/* The next block is asked for while this one is worked on, a line with each row of a panel: at an
+ * even pace, since a burst would fill the queues that loads need too, and in FETCH_STREAMS pages
+ * at a time, since memory gives one page's lines no faster than this kernel wants them. */
+#define FETCH_STREAMS 8u
+#define FETCH_STRIDE  (ATTN_BLOCK * DIM * 2 / FETCH_STREAMS)
 
 /* Rows of 32 elements of K or V. */
 typedef struct panel {
     const uint8_t *at;
     size_t step; /* bytes from row to row */
     calla_kv_type type;
-    const uint8_t *fetch; /* a line of this is asked for with each row; NULL: none */
+    const uint8_t *fetch; /* where FETCH_STREAMS streams go on; NULL: none */
 } panel;
 
 /* acc += rows a[n_rows][n] by n rows of b. */
@@ -42,9 +50,10 @@ static ATTR_INLINE void tile_typed(const float *const *a, uint32_t n, const pane
             hi = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
         } else {
             lo = _mm512_load_ps(at);
-            hi = _mm512_load_ps(at + 64);
+            hi = _mm512_load_ps(at + LINE);
         }
-        if (fetch) PREFETCH_FAR(next + k * 64);
+        PREFETCH(at + NEAR * step);
+        if (fetch) PREFETCH_FAR(next + k % FETCH_STREAMS * FETCH_STRIDE + k / FETCH_STREAMS * LINE);
         UNROLLED (i, n_rows) {
             const __m512 x = _mm512_set1_ps(row[i][k]);
             acc[i][0] = _mm512_fmadd_ps(x, lo, acc[i][0]);
@@ -107,31 +116,6 @@ static __mmask16 lanes_below(uint32_t j, uint32_t n)
     return (__mmask16)(0xffffu >> (n - j < LANES ? LANES - (n - j) : 0));
 }
 
-/* The first n scores of one query become weights; its state is rescaled. Returns what o is to be
- * scaled by. */
-static float softmax_row(float *p, uint32_t n, attn_state *st)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    __m512 top = none, sum = _mm512_setzero_ps();
-    for (uint32_t j = 0; j < n; j += LANES)
-        top = _mm512_max_ps(top, _mm512_mask_loadu_ps(none, lanes_below(j, n), p + j));
-    const float m = fmaxf(st->m, _mm512_reduce_max_ps(top));
-    const __m512 mv = _mm512_set1_ps(m);
-    for (uint32_t j = 0; j < n; j += LANES) {
-        __mmask16 mask = lanes_below(j, n);
-        const __m512 s = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, p + j), mv);
-        /* a weight below the smallest normal number is 0: denormals would slow what follows */
-        mask = _mm512_mask_cmp_ps_mask(mask, s, _mm512_set1_ps(-87), _CMP_GT_OQ);
-        const __m512 w = _mm512_maskz_mov_ps(mask, exp512(s));
-        _mm512_storeu_ps(p + j, w);
-        sum = _mm512_add_ps(sum, w);
-    }
-    const float f = _mm512_cvtss_f32(exp512(_mm512_set1_ps(st->m - m)));
-    st->m = m;
-    st->l = st->l * f + sum1(sum);
-    return f;
-}
-
 typedef struct block {
     const float *const *q;
     const uint32_t *n_visible;
@@ -143,18 +127,76 @@ typedef struct block {
     attn_state *st;
 } block;
 
-/* The first rows fetch the block that the next call will want, a line a step: at an even pace,
- * since a burst would fill the queues that loads need too. */
-static panel panel_of(const block *b, const uint8_t *at, size_t step, const uint8_t *fetch)
+/* The largest of the first n scores of p, and of m. */
+static ATTR_INLINE float row_max(const float *p, const uint32_t n, float m)
 {
-    return (panel){at, step, b->type, fetch + ATTN_BLOCK * b->row_bytes};
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 top = none;
+    for (uint32_t j = 0; j < n; j += LANES)
+        top = _mm512_max_ps(top, _mm512_mask_loadu_ps(none, lanes_below(j, n), p + j));
+    return fmaxf(m, _mm512_reduce_max_ps(top));
+}
+
+/* The first n scores of p become weights; their sums lane by lane. */
+static ATTR_INLINE __m512 row_exp(float *p, const uint32_t n, float m)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t j = 0; j < n; j += LANES) {
+        __mmask16 mask = lanes_below(j, n);
+        const __m512 s = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, p + j), _mm512_set1_ps(m));
+        /* a weight below the smallest normal number is 0: denormals would slow what follows */
+        mask = _mm512_mask_cmp_ps_mask(mask, s, _mm512_set1_ps(-87), _CMP_GT_OQ);
+        const __m512 w = _mm512_maskz_mov_ps(mask, exp512(s));
+        _mm512_storeu_ps(p + j, w);
+        sum = _mm512_add_ps(sum, w);
+    }
+    return sum;
+}
+
+/* Scores of n_rows <= LANES queries from i0 become weights, states are rescaled, and factor gets
+ * what o is to be scaled by. In passes over the rows, since a row alone is a chain of latencies. */
+static void softmax_rows(const block *b, uint32_t i0, uint32_t n_rows)
+{
+    const uint32_t *n = b->n_visible + i0;
+    attn_state *st = b->st + i0;
+    float *p = b->p + (size_t)i0 * ATTN_BLOCK, *factor = b->factor + i0;
+    __m512 sum[LANES];
+    float l[LANES];
+    for (uint32_t r = 0; r < LANES; r++) {
+        factor[r] = 0.0f;
+        sum[r] = _mm512_setzero_ps();
+        if (r >= n_rows || n[r] == 0) continue;
+        const float *row = p + (size_t)r * ATTN_BLOCK;
+        const float m =
+            n[r] == ATTN_BLOCK ? row_max(row, ATTN_BLOCK, st[r].m) : row_max(row, n[r], st[r].m);
+        factor[r] = st[r].m - m;
+        st[r].m = m;
+    }
+    _mm512_storeu_ps(factor, exp512(_mm512_loadu_ps(factor)));
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = p + (size_t)r * ATTN_BLOCK;
+        sum[r] =
+            n[r] == ATTN_BLOCK ? row_exp(row, ATTN_BLOCK, st[r].m) : row_exp(row, n[r], st[r].m);
+    }
+    for (uint32_t r = 0; r < n_rows; r += 4)
+        _mm_storeu_ps(l + r, sum4(sum[r], sum[r + 1], sum[r + 2], sum[r + 3]));
+    for (uint32_t r = 0; r < n_rows; r++)
+        if (n[r] > 0) st[r].l = st[r].l * factor[r] + l[r];
+}
+
+/* The panel that begins with line `first` of a block of K or V. Its first rows of queries fetch; a
+ * cache of f32 is left to the hardware. */
+static panel panel_of(const block *b, const uint8_t *kv, uint32_t first)
+{
+    const size_t step = b->row_bytes * ATTN_KEYS / DIM;
+    const uint8_t *next = kv + ATTN_BLOCK * b->row_bytes + first / FETCH_STREAMS * LINE;
+    return (panel){kv + first * step, step, b->type, next};
 }
 
 static void scores(const block *b)
 {
     for (uint32_t j = 0; j < b->n_seen; j += ATTN_KEYS) {
-        const uint8_t *at = b->k + j * b->row_bytes;
-        panel k = panel_of(b, at, ATTN_KEYS * b->row_bytes / DIM, at);
+        panel k = panel_of(b, b->k, j / ATTN_KEYS * DIM);
         uint32_t i = 0;
         for (; i + ROWS <= b->n_q; i += ROWS, k.fetch = NULL)
             score_tile(b->q + i, &k, b->p + (size_t)i * ATTN_BLOCK + j, ROWS);
@@ -176,8 +218,7 @@ static void output_one(const block *b, panel v, uint32_t i, uint32_t from, const
 /* Dims [d, d + 32): eight queries together as far as all of them see, then each alone. */
 static void outputs(const block *b, uint32_t d)
 {
-    const size_t size = b->row_bytes / DIM;
-    panel v = panel_of(b, b->v + d * size, b->row_bytes, b->v + d * size * ATTN_BLOCK);
+    panel v = panel_of(b, b->v, d / ATTN_KEYS * ATTN_BLOCK);
     uint32_t i = 0;
     for (; i + ROWS <= b->n_q; i += ROWS, v.fetch = NULL) {
         uint32_t common = b->n_visible[i];
@@ -214,9 +255,8 @@ void avx512_attn_block(const float *const *q, const uint32_t *n_visible, uint32_
                      .factor = scratch + (size_t)n_q * ATTN_BLOCK,
                      .st = st};
     scores(&b);
-    for (uint32_t i = 0; i < n_q; i++)
-        if (n_visible[i] > 0)
-            b.factor[i] = softmax_row(b.p + (size_t)i * ATTN_BLOCK, n_visible[i], &st[i]);
+    for (uint32_t i = 0; i < n_q; i += LANES)
+        softmax_rows(&b, i, n_q - i < LANES ? n_q - i : LANES);
     for (uint32_t d = 0; d < DIM; d += ATTN_KEYS)
         outputs(&b, d);
 }

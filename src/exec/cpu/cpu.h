@@ -17,8 +17,8 @@
 #define CPU_CHUNK_MAX     4096u
 /* Attention works on spans of positions whose partial results are merged in ascending order, so
  * that long contexts can be divided over threads without changing the result. */
-#define ATTN_SPAN      2048u /* positions, a multiple of ATTN_BLOCK */
-#define ATTN_TILE_ROWS 64u   /* query rows of a prefill tile */
+#define ATTN_SPAN      512u /* positions, a multiple of ATTN_BLOCK */
+#define ATTN_TILE_ROWS 64u  /* query rows of a prefill tile */
 
 /* n rows of `stride` floats; p[i] is row i. */
 typedef struct rows {
@@ -29,7 +29,7 @@ typedef struct rows {
 
 struct exec_seq {
     uint32_t n_ctx, n_tokens;
-    uint32_t n_rows;   /* positions of the cache: n_ctx in whole groups of keys */
+    uint32_t n_rows;   /* positions of the cache: n_ctx in whole blocks */
     size_t elem_bytes; /* of a KV element */
     uint8_t *k, *v;    /* [full layers][kv heads][n_rows][256], in the order of kernels.h */
     uint64_t kv_bytes; /* of each of k and v */

@@ -159,10 +159,10 @@ static void settle(cpu_exec *ex, const model_shape *shape, const exec_options *o
     if (ex->n_threads > POOL_THREADS_MAX) ex->n_threads = POOL_THREADS_MAX;
 }
 
-/* Positions that the cache of a sequence has: whole groups of keys. */
+/* Positions that the cache of a sequence has: whole blocks. */
 static uint32_t kv_rows(uint32_t n_ctx)
 {
-    return (n_ctx + ATTN_KEYS - 1) / ATTN_KEYS * ATTN_KEYS;
+    return (n_ctx + ATTN_BLOCK - 1) / ATTN_BLOCK * ATTN_BLOCK;
 }
 
 static void plan_seq(const model_shape *s, calla_kv_type kv, uint32_t n_ctx, exec_plan *plan)
@@ -386,8 +386,8 @@ static calla_status op_restore(executor *base, exec_seq *dst, const exec_seq *sr
     const size_t n_caches = (size_t)n_full_layers(s) * s->n_kv_heads;
     for (size_t i = 0; dst != src && n_tokens != 0 && i < n_caches; i++) {
         const size_t to = i * dst->n_rows * row, from = i * src->n_rows * row;
-        memcpy(dst->k + to, src->k + from, kv_rows(n_tokens) * row); /* whole groups of keys */
-        memcpy(dst->v + to, src->v + from, n_tokens * row);
+        memcpy(dst->k + to, src->k + from, kv_rows(n_tokens) * row);
+        memcpy(dst->v + to, src->v + from, kv_rows(n_tokens) * row);
     }
     memcpy(dst->gdn, state, (size_t)dst->gdn_bytes);
     memcpy(dst->conv, state + dst->gdn_bytes, (size_t)dst->conv_bytes);

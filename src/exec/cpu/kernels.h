@@ -55,10 +55,11 @@ uint32_t cpu_features(void);
 /* Floats of scratch for attn_block with up to n_q query rows. */
 #define ATTN_SCRATCH_FLOATS(n_q) ((size_t)(n_q) * (ATTN_BLOCK + 16u) + 2u * MODEL_HEAD_DIM)
 
-/* The KV cache lies so that 32 elements are widened by a shift and a mask, and a score needs no sum
- * across lanes. Keys are stored in groups of ATTN_KEYS positions, [256 dims][ATTN_KEYS]; values as
- * rows of 256 dims. Element i of each 32 (keys of a group; dims d - d % 32 + i of a value) is at
- * attn_slot(type, i): bf16 32-bit words hold elements i and i + 16. */
+/* The KV cache lies so that it is read in the order of memory, 32 elements are widened by a shift
+ * and a mask, and a score needs no sum across lanes. Keys are stored in groups of ATTN_KEYS
+ * positions, [256 dims][ATTN_KEYS]; values in groups of ATTN_BLOCK positions,
+ * [256 / 32][ATTN_BLOCK][32 dims]. Element i of each 32 is at attn_slot(type, i): a 32-bit word of
+ * bf16 holds elements i and i + 16. */
 #define ATTN_KEYS 32u
 static inline uint32_t attn_slot(calla_kv_type type, uint32_t i)
 {
@@ -72,7 +73,9 @@ static inline size_t attn_key_at(calla_kv_type type, uint32_t pos, uint32_t d)
 }
 static inline size_t attn_value_at(calla_kv_type type, uint32_t pos, uint32_t d)
 {
-    return (size_t)pos * MODEL_HEAD_DIM + d / ATTN_KEYS * ATTN_KEYS +
+    const size_t block = pos / ATTN_BLOCK, part = d / ATTN_KEYS;
+    return ((block * (MODEL_HEAD_DIM / ATTN_KEYS) + part) * ATTN_BLOCK + pos % ATTN_BLOCK) *
+               ATTN_KEYS +
            attn_slot(type, d % ATTN_KEYS);
 }
 
