@@ -12,7 +12,7 @@ EXAMPLE_BIN := $(EXAMPLE_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC    := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_NAMES  := $(FUZZ_SRC:tests/fuzz/%.c=%)
 REPLAY_BIN  := $(FUZZ_NAMES:%=$(BUILD)/replay/%)
-BENCH_SRC   := $(filter-out $(foreach i,$(ISAS_off),%_$(i).c),$(sort $(wildcard bench/*.c)))
+BENCH_SRC   := $(sort $(wildcard bench/*.c))
 EVAL_SRC    := tests/eval/eval.c
 TEST_SRC    := $(EVAL_SRC) $(UNIT_SRC) $(CLI_TOOL_SRC) $(KERNEL_SRC) $(EXAMPLE_SRC) $(FUZZ_SRC) $(BENCH_SRC)
 
@@ -142,17 +142,13 @@ demo: ## build, then let the demonstration model answer; installs what is missin
 	@$(MAKE) --no-print-directory all
 	@sh tools/demo.sh $(BUILD)/calla
 
-# bench/ : programs that measure; never part of the tests. BENCH_ARGS goes to bench-model.
-BENCH_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out bench/serve_%.c,$(BENCH_SRC)))
-$(BENCH_OBJ): EXTRA := -Ibench
-$(BUILD)/bench-model: $(BENCH_OBJ) $(BUILD)/libcalla.a
-	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
+# bench/ : programs that measure; never part of the tests. BENCH_ARGS goes to `calla bench`.
 $(BUILD)/serve-%: $(BUILD)/bench/serve_%.o $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
 bench-cache: $(BUILD)/serve-cache ## an agent's turns with and without the prefix cache
 	$(BUILD)/serve-cache $(BENCH_ARGS)
-bench: $(BUILD)/bench-model $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
-	$(BUILD)/bench-model $(BENCH_ARGS)
+bench: $(BUILD)/calla $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
+	$(BUILD)/calla bench $(BENCH_ARGS)
 	$(BUILD)/calla-check --bench
 
 # ---- Sanitizers: each in its own folder --------------------------------------------------------
@@ -209,7 +205,7 @@ deps-ci: ## and those of the tests, and the tools of .ci/run: compilers, linters
 
 -include $(wildcard $(BUILD)/calla-eval.d $(BUILD)/tests/*.d $(BUILD)/examples/*.d $(BUILD)/oracle/*.d \
          $(BUILD)/replay/*.d $(BUILD)/fuzz_*.d) \
-         $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ) $(BENCH_OBJ)))
+         $(patsubst %.o,%.d,$(wildcard $(KERNEL_OBJ)))
 .PHONY: programs eval test run-tests unit check-kernels check-cli oracle-env check-chat check-tokenizer \
         check-output check-output-oracle check-constraint fuzz-regress lint demo bench bench-cache results asan ubsan tsan run-tsan fuzz \
         fuzz-build run-fuzz \

@@ -104,6 +104,16 @@ void mem_small_pages(void *p, size_t n_bytes)
 #endif
 }
 
+void mem_large_pages(void *p, size_t n_bytes)
+{
+#if defined(MADV_HUGEPAGE)
+    if (p != NULL && n_bytes != 0) (void)madvise(p, n_bytes, MADV_HUGEPAGE);
+#else
+    (void)p;
+    (void)n_bytes;
+#endif
+}
+
 /* Makes room for n more bytes and the NUL. */
 static bool strbuf_reserve(strbuf *b, size_t n)
 {

@@ -29,6 +29,8 @@ void mem_free_pages(void *p, size_t n_bytes);
 /* Asks for such a block to become resident in small steps as it is written, whatever the system
  * prefers: for arrays of which mostly the beginnings of many rows are used. */
 void mem_small_pages(void *p, size_t n_bytes);
+/* Asks for the opposite: pages of 2 MB where the system has them, before it is first written. */
+void mem_large_pages(void *p, size_t n_bytes);
 void mem_fail_after(int64_t n); /* negative: never fail (default) */
 uint64_t mem_count(void);       /* allocations so far, all threads */
 

@@ -26,24 +26,37 @@ double report_roof(const bench_record *r, const bench_result *x)
 
 /* ---- For people ---- */
 
+/* 31.4 kB, 10.2 MB, 1.90 GB */
+static const char *amount(char text[32], double x, const char *unit)
+{
+    static const char prefix[] = " kMGT";
+    size_t i = 0;
+    for (; x >= 999.5 && i + 2 < sizeof prefix; i++)
+        x /= 1000.0;
+    (void)snprintf(text, 32, "%.*f %.*s%s",
+                   x < 9.995   ? 2
+                   : x < 99.95 ? 1
+                               : 0,
+                   x, i != 0, prefix + i, unit);
+    return text;
+}
+
 void report_limits(const bench_record *r, FILE *out)
 {
     const bench_limits *l = &r->limits;
+    const struct {
+        const char *what, *unit, *of;
+        double x;
+    } rows[] = {{"read", "B/s", "", l->read_bytes_per_s},
+                {"copy", "B/s", "", l->copy_bytes_per_s},
+                {"matrices", "FLOP/s", l->matrix_kind, l->matrix_flops},
+                {"f32", "FLOP/s", "", l->vector_flops}};
     const char *sep = "limits: ";
-    if (l->read_bytes_per_s > 0.0) {
-        fprintf(out, "%sread %.1f GB/s", sep, l->read_bytes_per_s / 1e9);
-        sep = ", ";
-    }
-    if (l->copy_bytes_per_s > 0.0) {
-        fprintf(out, "%scopy %.0f GB/s", sep, l->copy_bytes_per_s / 1e9);
-        sep = ", ";
-    }
-    if (l->matrix_flops > 0.0) {
-        fprintf(out, "%smatrices %.2f TFLOP/s (%s)", sep, l->matrix_flops / 1e12, l->matrix_kind);
-        sep = ", ";
-    }
-    if (l->vector_flops > 0.0) {
-        fprintf(out, "%sf32 %.2f TFLOP/s", sep, l->vector_flops / 1e12);
+    char text[32];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!(rows[i].x > 0.0)) continue;
+        fprintf(out, "%s%s %s", sep, rows[i].what, amount(text, rows[i].x, rows[i].unit));
+        if (rows[i].of[0] != '\0') fprintf(out, " (%s)", rows[i].of);
         sep = ", ";
     }
     if (sep[0] == ',') fputc('\n', out);
@@ -58,22 +71,6 @@ void report_heading(const bench_record *r, FILE *out)
     fputc('\n', out);
 }
 
-/* 31.4 kB, 10.2 MB, 1.903 GB */
-static void put_amount(double x, const char *unit, int width, FILE *out)
-{
-    static const char prefix[] = " kMGT";
-    char text[32];
-    size_t i = 0;
-    for (; x >= 1000.0 && i + 2 < sizeof prefix; i++)
-        x /= 1000.0;
-    (void)snprintf(text, sizeof text, "%.*f %.*s%s",
-                   x < 10.0    ? 2
-                   : x < 100.0 ? 1
-                               : 0,
-                   x, i != 0, prefix + i, unit);
-    fprintf(out, "%*s", width, text);
-}
-
 /* " 12.3 %", or blanks for 0. */
 static void put_share(double x, FILE *out)
 {
@@ -86,11 +83,10 @@ static void put_share(double x, FILE *out)
 void report_result(const bench_record *r, const bench_result *x, FILE *out)
 {
     const double roof = report_roof(r, x);
-    char interval[48];
+    char interval[48], bytes[32], flops[32];
     (void)snprintf(interval, sizeof interval, "(%.2f .. %.2f)", x->low, x->high);
-    fprintf(out, "%-8s %7u  %10.2f  %-20s ", x->kind, x->tokens, x->rate, interval);
-    put_amount(x->bytes, "B", 10, out);
-    put_amount(x->flops, "FLOP", 12, out);
+    fprintf(out, "%-8s %7u  %10.2f  %-20s %10s%12s", x->kind, x->tokens, x->rate, interval,
+            amount(bytes, x->bytes, "B"), amount(flops, x->flops, "FLOP"));
     put_share(report_bandwidth_fraction(r, x), out);
     put_share(report_matrix_fraction(r, x), out);
     put_share(roof > 0.0 ? x->rate / roof : 0.0, out);
@@ -98,11 +94,31 @@ void report_result(const bench_record *r, const bench_result *x, FILE *out)
     (void)fflush(out);
 }
 
-void report_left(const bench_record *r, FILE *out)
+void report_end(const bench_record *r, FILE *out)
 {
+    const bench_thermal *t = &r->thermal;
+    char a[32], m[32], d[32];
     for (uint32_t i = 0; i < r->n_left; i++)
         fprintf(out, "%-8s %7u  left out: %s\n", r->left[i].kind, r->left[i].tokens,
                 r->left[i].why);
+    for (uint32_t i = 0; i < r->n_results; i++) {
+        const bench_result *x = &r->results[i];
+        if (strcmp(x->kind, "decode") != 0 || !(x->kernels > 0.0)) continue;
+        fprintf(out, "a step at %u: %.0f kernels in %.0f stages\n", x->tokens, x->kernels,
+                x->stages);
+        break;
+    }
+    if (r->memory.anonymous != 0)
+        fprintf(out, "memory: %s of its own, %s mapped",
+                amount(a, (double)r->memory.anonymous, "B"),
+                amount(m, (double)r->memory.mapped, "B"));
+    if (r->memory.device != 0)
+        fprintf(out, ", %s on the device", amount(d, (double)r->memory.device, "B"));
+    if (r->large_pages > 0) fprintf(out, ", weights in large pages");
+    if (r->memory.anonymous != 0) fputc('\n', out);
+    if (isfinite(t->before_c)) fprintf(out, "temperature: %.0f C", t->before_c);
+    if (isfinite(t->before_c)) fprintf(out, ", %.0f C at the end\n", t->after_c);
+    if (t->throttled > 0) fprintf(out, "the machine slowed itself down for its temperature\n");
 }
 
 /* ---- JSON ---- */

@@ -21,7 +21,8 @@ double report_roof(const bench_record *r, const bench_result *x);
 void report_limits(const bench_record *r, FILE *out);
 void report_heading(const bench_record *r, FILE *out);
 void report_result(const bench_record *r, const bench_result *x, FILE *out);
-void report_left(const bench_record *r, FILE *out);
+/* What was left out, kernels, memory, temperatures. */
+void report_end(const bench_record *r, FILE *out);
 
 void report_json(const bench_record *r, strbuf *out);
 void report_csv(const bench_record *r, strbuf *out);

@@ -1,6 +1,7 @@
 #include "check/ceilings.h"
 
-#include "exec/gpu/recorder.h"
+#include "base/mem.h"
+#include "exec/gpu/ops.h"
 #include "kernels/args_util.h"
 
 #define ROUND_BYTES 16384u /* that a group of util_read reads in a round */
@@ -100,6 +101,82 @@ calla_status gpu_ceilings_measure(gpu_device *d, bool small, gpu_ceilings *out, 
 fail:
     if (b.buf != NULL) d->ops->buffer_destroy(d, b.buf);
     if (b.out != NULL) d->ops->buffer_destroy(d, b.out);
+    recorder_destroy(b.rec);
+    return st;
+}
+
+/* ---- Products ---- */
+
+#define BLOCK_WORDS 65536u
+
+/* Fills v with words of which all bits but those of `keep` are drawn: they are `set`. The power
+ * that a product takes, and so its speed, depends on its values. */
+static calla_status fill(gpu_device *d, gpu_view v, uint32_t keep, uint32_t set, calla_error *err)
+{
+    uint32_t *w = mem_array(BLOCK_WORDS, sizeof *w);
+    uint64_t rng = v.bytes + set;
+    calla_status st = CALLA_OK;
+    if (w == NULL) return err_set(err, CALLA_ERR_MEMORY, "no memory for values");
+    for (uint32_t i = 0; i < BLOCK_WORDS; i++) {
+        rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+        w[i] = ((uint32_t)(rng >> 32) & ~keep) | set;
+    }
+    for (uint64_t at = 0; at < v.bytes && st == CALLA_OK; at += 4ull * BLOCK_WORDS) {
+        const uint64_t n = v.bytes - at;
+        st = d->ops->write(d, gpu_sub(v, at, n < 4ull * BLOCK_WORDS ? n : 4ull * BLOCK_WORDS), w,
+                           err);
+    }
+    mem_free(w);
+    return st;
+}
+
+/* The real model's widths, which the scratch of products is measured by. */
+static const model_shape real_shape = {.hidden = 2048,
+                                       .n_heads = 16,
+                                       .n_kv_heads = 2,
+                                       .head_dim = 256,
+                                       .gdn_k_heads = 16,
+                                       .gdn_v_heads = 32,
+                                       .gdn_k_dim = 128,
+                                       .gdn_v_dim = 128,
+                                       .n_experts = 256,
+                                       .n_experts_used = 8,
+                                       .expert_width = 512,
+                                       .shared_width = 512};
+
+calla_status gpu_product_measure(gpu_device *d, bool small, gpu_product *out, calla_error *err)
+{
+    gpu_product p = {.n = small ? 32 : 4096, .rows = small ? 64 : 8192, .cols = small ? 256 : 4096};
+    const uint64_t weights = (uint64_t)p.rows * p.cols;
+    gpu_limits lim;
+    bed b = {.d = d, .err = err};
+    uint64_t used = 0;
+    double seconds = 0.0;
+    calla_status st;
+    d->ops->limits(d, &lim);
+    TRY(recorder_create(&b.rec, d, err));
+    gpu_context g = {
+        .rec = b.rec, .shape = &real_shape, .n_cores = lim.n_cores, .native_mm = lim.native_mm};
+    const uint64_t sizes[] = {weights / 2, weights / 16, 2ull * p.n * p.cols, 4ull * p.n * p.rows,
+                              op_mm_scratch(&g, p.n)};
+    gpu_view v[5];
+    for (int i = 0; i < 5; i++)
+        (void)gpu_carve(NULL, &used, sizes[i]);
+    TRY(d->ops->buffer_create(d, GPU_MEM_DEVICE, used, "a product", &b.buf, err));
+    used = 0;
+    for (int i = 0; i < 5; i++)
+        v[i] = gpu_carve(b.buf, &used, sizes[i]);
+    TRY(fill(d, v[0], 0, 0, err));
+    TRY(fill(d, v[1], 0xff80ff80u, 0xbd803c00u, err)); /* scale +, bias -: weights around 0 */
+    TRY(fill(d, v[2], 0x7f807f80u, 0x3f003f00u, err)); /* between 0.5 and 1, of either sign */
+    const gpu_q4 w = {v[0], v[1], p.rows, p.cols};
+    if (sizes[4] != 0) g.mm = v[4];
+    op_gemm(&g, p.n, v[2], &w, false, v[3]);
+    TRY(time_recorded(&b, &seconds));
+    p.flops = seconds > 0.0 ? 2.0 * (double)weights * p.n / seconds : 0.0;
+    *out = p;
+fail:
+    if (b.buf != NULL) d->ops->buffer_destroy(d, b.buf);
     recorder_destroy(b.rec);
     return st;
 }

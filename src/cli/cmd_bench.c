@@ -7,10 +7,12 @@
 #include "base/pool.h"
 #include "bench/ablate.h"
 #include "bench/compare.h"
+#include "bench/limits.h"
 #include "bench/plot.h"
 #include "bench/profile.h"
 #include "bench/report.h"
 #include "bench/sweep.h"
+#include "bench/thermal.h"
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -136,7 +138,7 @@ static int check_options(bench_options *o, sweep_options *s)
     const bool given = o->prefill != NULL || o->decode != NULL;
     size_t n_bad = 0;
     if (o->quick && given) return cli_usage_error(&cli_bench, "--quick names the lengths itself");
-    if (o->quick) {
+    if (o->quick || (o->profile && !given)) {
         o->prefill = "512,2048";
         o->decode = "256,4096";
     }
@@ -146,7 +148,7 @@ static int check_options(bench_options *o, sweep_options *s)
                                "--prefill and --decode take up to %u lengths as \"256,4096\"",
                                SWEEP_LENGTHS_MAX);
     s->budget = 60.0 * o->budget;
-    if (!given && !o->quick) {
+    if (!given && !o->quick && !o->profile) {
         s->prefill = s->decode = sweep_article;
         if (o->budget == 0.0) s->budget = 60.0 * BUDGET_MINUTES;
     }
@@ -237,15 +239,22 @@ static void on_progress(void *user, const char *what, double done, double total)
 
 static calla_status run_sweep(bench *b, sweep_options *s, calla_error *err)
 {
+    thermal_state before, after;
+    const bool nvidia = strcmp(b->r->backend, "cuda") == 0;
     s->on_result = on_result;
     s->on_progress = on_progress;
     s->user = b;
+    limits_measure(&b->r->limits, b->e);
     report_limits(b->r, stdout);
+    thermal_read(&before, nvidia);
     report_heading(b->r, stdout);
     term_progress_begin(&b->progress, "", TERM_ESTIMATE);
     const calla_status st = sweep_run(&b->m, b->r, s, err);
     term_progress_end(&b->progress);
-    if (st == CALLA_OK) report_left(b->r, stdout);
+    thermal_read(&after, nvidia);
+    b->r->thermal = thermal_between(&before, &after);
+    record_end(b->r, b->e);
+    if (st == CALLA_OK) report_end(b->r, stdout);
     return st;
 }
 
@@ -269,7 +278,9 @@ static calla_status run_ablation(bench *b, const sweep_options *s, calla_error *
                               .n_prefill = given ? s->prefill.n_n : 0,
                               .decode = s->decode.n,
                               .n_decode = given ? s->decode.n_n : 0};
-    return ablate_run(&b->m, b->r, &o, err);
+    const calla_status st = ablate_run(&b->m, b->r, &o, err);
+    record_end(b->r, b->e);
+    return st;
 }
 
 static calla_status write_file(const char *path, const strbuf *s, calla_error *err)
@@ -341,7 +352,6 @@ static calla_status run(bench *b, sweep_options *s, calla_error *err)
         st = run_ablation(b, s, err);
     else
         st = run_sweep(b, s, err);
-    record_end(b->r, b->e);
     return st == CALLA_OK ? write_files(b, err) : st;
 }
 

@@ -1,7 +1,7 @@
 #include <immintrin.h>
 
 #include "base/attrs.h"
-#include "peak.h"
+#include "bench/peak.h"
 
 /* Fourteen independent chains of sums of byte products in registers. */
 double peak_int8_avx512vnni(uint64_t n, float *sink)

@@ -1,4 +1,4 @@
-#include "peak.h"
+#include "bench/peak.h"
 
 #include "exec/cpu/kernels.h"
 
@@ -24,7 +24,51 @@ static uint64_t load_word(const void *p)
     memcpy(&w, p, sizeof w);
     return w;
 }
-#include "peak_read.inc"
+#include "bench/peak_read.inc"
+
+static double fma_generic(uint64_t n, float *sink)
+{
+    float acc[64];
+    for (int i = 0; i < 64; i++)
+        acc[i] = (float)i;
+    for (uint64_t k = 0; k < n; k++)
+        for (int i = 0; i < 64; i++)
+            acc[i] = acc[i] * 0.999f + 0.001f;
+    for (int i = 0; i < 64; i++)
+        *sink += acc[i];
+    return (double)n * 64.0 * 2.0;
+}
+
+typedef double (*peak_fn)(uint64_t n, float *sink);
+
+typedef struct peak_code {
+    const char *variant; /* of the CPU's kernels */
+    uint32_t needs;      /* for int8 */
+    uint64_t (*read)(const uint8_t *at, uint64_t n, uint64_t ahead);
+    peak_fn fma, int8;
+} peak_code;
+
+/* Of a variant, the last row whose features the CPU has. */
+static peak_code best_of(const char *variant)
+{
+    static const peak_code rows[] = {
+#if defined(__x86_64__)
+        {"avx2", CPU_AVX2, peak_read_avx2, peak_fma_avx2, peak_int8_avx2},
+        {"avx512", CPU_AVX512, peak_read_avx512, peak_fma_avx512, peak_int8_avx2},
+        {"avx512", CPU_VNNI, peak_read_avx512, peak_fma_avx512, peak_int8_avx512vnni},
+#elif defined(__aarch64__)
+        {"neon", CPU_NEON, peak_read_neon, peak_fma_neon, NULL},
+        {"neon", CPU_DOTPROD, peak_read_neon, peak_fma_neon, peak_int8_dotprod},
+#endif
+        {"ref", 0, peak_read_generic, fma_generic, NULL},
+    };
+    peak_code best = {"ref", 0, peak_read_generic, fma_generic, NULL};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].variant, variant) == 0 &&
+            (cpu_features() & rows[i].needs) == rows[i].needs)
+            best = rows[i];
+    return best;
+}
 
 static void read_task(void *p, uint32_t i_task, uint32_t i_thread)
 {
@@ -40,13 +84,7 @@ double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps,
 {
     static read_ctx c;
     double best = 0.0;
-    c.fn = peak_read_generic;
-#if defined(__x86_64__)
-    if (strcmp(variant, "avx512") == 0) c.fn = peak_read_avx512;
-    if (strcmp(variant, "avx2") == 0) c.fn = peak_read_avx2;
-#else
-    (void)variant;
-#endif
+    c.fn = best_of(variant).read;
     c.data = data;
     c.n = n;
     for (int r = 0; r < n_reps; r++) {
@@ -60,24 +98,11 @@ double peak_read_bandwidth(pool *p, const uint8_t *data, uint64_t n, int n_reps,
 }
 
 typedef struct fma_ctx {
-    double (*fn)(uint64_t n, float *sink);
+    peak_fn fn;
     uint64_t n;
     double ops[POOL_THREADS_MAX];
     float sink[POOL_THREADS_MAX];
 } fma_ctx;
-
-static double fma_generic(uint64_t n, float *sink)
-{
-    float acc[64];
-    for (int i = 0; i < 64; i++)
-        acc[i] = (float)i;
-    for (uint64_t k = 0; k < n; k++)
-        for (int i = 0; i < 64; i++)
-            acc[i] = acc[i] * 0.999f + 0.001f;
-    for (int i = 0; i < 64; i++)
-        *sink += acc[i];
-    return (double)n * 64.0 * 2.0;
-}
 
 static void fma_task(void *p, uint32_t i_task, uint32_t i_thread)
 {
@@ -106,27 +131,15 @@ static double rate_of(pool *p, fma_ctx *c)
 double peak_fma(pool *p, const char *variant)
 {
     static fma_ctx c;
-    c.fn = fma_generic;
+    c.fn = best_of(variant).fma;
     c.n = 8000000;
-#if defined(__x86_64__)
-    if (strcmp(variant, "avx512") == 0) c.fn = peak_fma_avx512;
-    if (strcmp(variant, "avx2") == 0) c.fn = peak_fma_avx2;
-#else
-    (void)variant;
-#endif
     return rate_of(p, &c);
 }
 
-double peak_int8(pool *p)
+double peak_int8(pool *p, const char *variant)
 {
-#if defined(__x86_64__)
     static fma_ctx c;
-    if ((cpu_features() & CPU_VNNI) == 0) return 0.0;
-    c.fn = peak_int8_avx512vnni;
+    c.fn = best_of(variant).int8;
     c.n = 8000000;
-    return rate_of(p, &c);
-#else
-    (void)p;
-    return 0.0;
-#endif
+    return c.fn != NULL ? rate_of(p, &c) : 0.0;
 }
