@@ -8,7 +8,7 @@ model at a time is in memory; before it, the model's files are read once, so tha
 page cache. An engine's figure is the median over rounds of its median in a round; a ratio is the
 median of the rounds' own ratios, calla / engine, so that a machine that slows down between rounds
 cancels. The spread is the lowest and the highest round. The machine's read bandwidth and FMA peak
-are measured in every round (build/bench-model). See README.md.
+are measured before and after every round. See README.md.
 """
 import argparse
 import json
@@ -96,14 +96,13 @@ def version(calla):
 
 
 def peaks(a):
-    """bench-model's line about the machine, or nothing when it was not built."""
-    program = pathlib.Path(a.calla).with_name("bench-model")
-    if not program.exists():
-        return {}
-    text = run([program, "-m", a.model, "--threads", a.threads, "--ctx", "16", "--steps", "1",
-                "--prefill", "1"], a.threads)
-    m = re.search(r"read ([\d.]+) GB/s.*?f32 FMA ([\d.]+) GFLOP/s", text)
-    return {"read_bytes_per_s": float(m[1]) * 1e9, "fma_flops": float(m[2]) * 1e9} if m else {}
+    """What the processor reads and multiplies at most, as calla bench measures it."""
+    out = pathlib.Path(a.work, f"peaks-{os.getpid()}.json")
+    run([a.calla, "bench", "-m", a.model, "--threads", a.threads, "--backend", "cpu", "--prefill",
+         "1", "--reps", "1", "--json", out], a.threads)
+    limits = json.loads(out.read_text())["limits"]
+    out.unlink()
+    return {"read_bytes_per_s": limits["read_bytes_per_s"], "fma_flops": limits["vector_flops"]}
 
 
 def machine():

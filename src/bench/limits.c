@@ -40,13 +40,12 @@ static void measure_cpu(bench_limits *out, const calla_engine *e)
     out->read_bytes_per_s = read_rate(p, e, variant);
     out->vector_flops = peak_fma(p, variant);
     out->matrix_flops = out->vector_flops;
-    const char *kind = "f32 multiply-adds from registers";
+    const char *kind = "f32 multiply-adds";
     const double int8 = strcmp(precision, "exact") != 0 ? peak_int8(p, variant) : 0.0;
     if (int8 > 0.0) {
         const bool planes = strcmp(precision, "int16") == 0;
         out->matrix_flops = planes ? int8 / 2.0 : int8;
-        kind = planes ? "int8 products from registers, two for each of int16"
-                      : "int8 products from registers";
+        kind = planes ? "int8 products, two for each of int16" : "int8 products";
     }
     (void)snprintf(out->matrix_kind, sizeof out->matrix_kind, "%s", kind);
     pool_destroy(p);

@@ -14,7 +14,8 @@
 
 bool machine_is_gpu(const calla_engine *e)
 {
-    return strcmp(e->ex->ops->name, "cpu") != 0;
+    const char *name = e->ex->ops->name;
+    return strcmp(name, "cuda") == 0 || strcmp(name, "metal") == 0 || strcmp(name, "simt") == 0;
 }
 
 const char *machine_precision(const calla_engine *e)

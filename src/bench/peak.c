@@ -54,11 +54,13 @@ static peak_code best_of(const char *variant)
     static const peak_code rows[] = {
 #if defined(__x86_64__)
         {"avx2", CPU_AVX2, peak_read_avx2, peak_fma_avx2, peak_int8_avx2},
+        {"avxvnni", CPU_AVXVNNI, peak_read_avx2, peak_fma_avx2, peak_int8_avxvnni},
         {"avx512", CPU_AVX512, peak_read_avx512, peak_fma_avx512, peak_int8_avx2},
         {"avx512", CPU_VNNI, peak_read_avx512, peak_fma_avx512, peak_int8_avx512vnni},
 #elif defined(__aarch64__)
         {"neon", CPU_NEON, peak_read_neon, peak_fma_neon, NULL},
         {"neon", CPU_DOTPROD, peak_read_neon, peak_fma_neon, peak_int8_dotprod},
+        {"i8mm", CPU_I8MM, peak_read_neon, peak_fma_neon, peak_int8_i8mm},
 #endif
         {"ref", 0, peak_read_generic, fma_generic, NULL},
     };

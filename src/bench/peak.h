@@ -34,6 +34,8 @@ double peak_fma_avx2(uint64_t n, float *sink);
 double peak_fma_neon(uint64_t n, float *sink);
 double peak_int8_avx512vnni(uint64_t n, float *sink);
 double peak_int8_avx2(uint64_t n, float *sink);
+double peak_int8_avxvnni(uint64_t n, float *sink);
 double peak_int8_dotprod(uint64_t n, float *sink);
+double peak_int8_i8mm(uint64_t n, float *sink);
 
 #endif

@@ -88,13 +88,12 @@ bench_result *record_add(bench_record *r, bench_result like, double *seconds, ui
     return x;
 }
 
-void record_leave_out(bench_record *r, const char *kind, uint32_t tokens, const char *fmt, ...)
+void record_leave_out(bench_record *r, bench_left what, const char *fmt, ...)
 {
     va_list args;
     if (r->n_left == BENCH_LEFT_MAX) return;
     bench_left *l = &r->left[r->n_left++];
-    l->kind = kind;
-    l->tokens = tokens;
+    *l = what;
     va_start(args, fmt);
     (void)vsnprintf(l->why, sizeof l->why, fmt, args);
     va_end(args);

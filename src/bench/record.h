@@ -47,10 +47,12 @@ typedef struct bench_result {
     uint32_t n_seconds;
 } bench_result;
 
-/* A length that was not measured, and why. */
+/* A length that was not measured, and why: there was no room (memory, the model's context) or no
+ * time for it. */
 typedef struct bench_left {
     const char *kind;
     uint32_t tokens;
+    bool for_time;
     char why[160];
 } bench_left;
 
@@ -84,8 +86,7 @@ void record_deinit(bench_record *r);
  * 1 a step); seconds is sorted. NULL when the record is full. */
 bench_result *record_add(bench_record *r, bench_result like, double *seconds, uint32_t n,
                          double tokens);
-void record_leave_out(bench_record *r, const char *kind, uint32_t tokens, const char *fmt, ...)
-    ATTR_PRINTF(4, 5);
+void record_leave_out(bench_record *r, bench_left what, const char *fmt, ...) ATTR_PRINTF(3, 4);
 
 /* What the program was built from, as `git describe` says it, or "". */
 extern const char bench_commit[];

@@ -94,13 +94,28 @@ void report_result(const bench_record *r, const bench_result *x, FILE *out)
     (void)fflush(out);
 }
 
+/* "left out: prefill 4096, 8192: would take ..."; the reason is the first one's. */
+static void put_left(const bench_record *r, const char *kind, bool for_time, FILE *out)
+{
+    const char *why = NULL;
+    for (uint32_t i = 0; i < r->n_left; i++) {
+        const bench_left *l = &r->left[i];
+        if (strcmp(l->kind, kind) != 0 || l->for_time != for_time) continue;
+        if (why == NULL)
+            fprintf(out, "left out: %s %u", kind, l->tokens);
+        else
+            fprintf(out, ", %u", l->tokens);
+        if (why == NULL) why = l->why;
+    }
+    if (why != NULL) fprintf(out, ": %s\n", why);
+}
+
 void report_end(const bench_record *r, FILE *out)
 {
     const bench_thermal *t = &r->thermal;
     char a[32], m[32], d[32];
-    for (uint32_t i = 0; i < r->n_left; i++)
-        fprintf(out, "%-8s %7u  left out: %s\n", r->left[i].kind, r->left[i].tokens,
-                r->left[i].why);
+    for (int i = 0; i < 4; i++)
+        put_left(r, i < 2 ? "prefill" : "decode", i % 2 == 0, out);
     for (uint32_t i = 0; i < r->n_results; i++) {
         const bench_result *x = &r->results[i];
         if (strcmp(x->kind, "decode") != 0 || !(x->kernels > 0.0)) continue;

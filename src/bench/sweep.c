@@ -118,10 +118,11 @@ static void clock_text(char *buf, size_t n, double seconds)
 static bool too_long(sweep *s, const char *kind, uint32_t n, double seconds)
 {
     char would[32], has[32];
-    if (seconds <= left(s)) return false;
+    if (!(seconds > left(s))) return false;
     clock_text(would, sizeof would, seconds);
     clock_text(has, sizeof has, left(s));
-    record_leave_out(s->r, kind, n, "would take about %s, %s are left of the budget", would, has);
+    record_leave_out(s->r, (bench_left){kind, n, true, ""},
+                     "would take about %s, %s are left of the budget", would, has);
     return true;
 }
 
@@ -133,7 +134,7 @@ static bool too_large(sweep *s, const char *kind, uint32_t n, uint32_t room)
         engine_release(s->m->e, n + room);
         return false;
     }
-    record_leave_out(s->r, kind, n, "%s", why.message);
+    record_leave_out(s->r, (bench_left){kind, n, false, ""}, "%s", why.message);
     return true;
 }
 

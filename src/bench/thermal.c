@@ -5,9 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__APPLE__)
-#include <notify.h>
-#endif
 
 bench_thermal thermal_between(const thermal_state *before, const thermal_state *after)
 {
@@ -69,16 +66,23 @@ static void read_nvml(thermal_state *out)
 
 #if defined(__APPLE__)
 
+/* Of libSystem: notify(3). Found by name, since not every set of headers declares them. */
 void thermal_read_at(thermal_state *out, const char *sys)
 {
+    uint32_t (*watch)(const char *name, int *token);
+    uint32_t (*state)(int token, uint64_t *value);
+    uint32_t (*cancel)(int token);
     int token;
     uint64_t pressure;
     (void)sys;
     *out = (thermal_state){NAN, -1, -1};
-    if (notify_register_check("com.apple.system.thermalpressurelevel", &token) != NOTIFY_STATUS_OK)
+    if (!find(RTLD_DEFAULT, "notify_register_check", &watch) ||
+        !find(RTLD_DEFAULT, "notify_get_state", &state) ||
+        !find(RTLD_DEFAULT, "notify_cancel", &cancel) ||
+        watch("com.apple.system.thermalpressurelevel", &token) != 0)
         return;
-    if (notify_get_state(token, &pressure) == NOTIFY_STATUS_OK) out->slow_now = pressure != 0;
-    (void)notify_cancel(token);
+    if (state(token, &pressure) == 0) out->slow_now = pressure != 0;
+    (void)cancel(token);
 }
 
 #else

@@ -3,11 +3,33 @@
 set -u
 . tests/cli/lib.sh
 
-run bench -m models/nano --backend cpu --prefill 32 --decode 16 --reps 3 --steps 4 --json "$tmp/r" --csv "$tmp/c"
+run bench -m models/nano --backend cpu --precision exact --prefill 32 --decode 16 --reps 3 --steps 4 --json "$tmp/r" --csv "$tmp/c"
 is 'bench: exit code' 0 "$rc"
 is 'bench: model' '"nano"' "\"$("$tools/jsonget" model <"$tmp/r")\""
 is 'bench: prefill' 3 "$(sed -n 's/.*prefill.*"seconds": \[\(.*\)\].*/\1/p' "$tmp/r" | tr ',' '\n' | wc -l | tr -d ' ')"
 is 'bench: CSV' 3 "$(wc -l <"$tmp/c" | tr -d ' ')"
+field() { "$tools/jsonget" "$1" <"$tmp/r"; }
+is 'bench: format' 3 "$(field format)"
+is 'bench: precision' '"exact"' "\"$(field precision)\""
+is 'bench: flags' '"--backend cpu --precision exact --prefill 32 --decode 16 --reps 3 --steps 4"' "\"$(field flags)\""
+is 'bench: roof in the table' 1 "$(grep -c 'of read.*of peak.*of roof' "$tmp/out")"
+is 'bench: a read limit' 1 "$(grep -c '"read_bytes_per_s": [0-9]' "$tmp/r")"
+is 'bench: no path' 0 "$(grep -c "$tmp" "$tmp/r")"
+is 'bench: CSV, fields' 1 "$(awk -F, 'NR == 1 { print ($1 == "kind" && $2 == "tokens" && $4 == "tokens_per_s") }' "$tmp/c")"
+run bench -m models/nano --backend cpu --decode 8,100000 --steps 2 --json "$tmp/short"
+is 'more than the context: exit code' 0 "$rc"
+has 'more than the context' 'left out: decode 100000: a session must hold between' "$out"
+has 'more than the context, JSON' '"tokens": 100000, "why": "a session' "$(cat "$tmp/short")"
+run bench -m models/nano --backend cpu --prefill 100000
+is 'nothing measured: exit code' 1 "$rc"
+has 'nothing measured' 'nothing was measured: prefill 100000' "$err"
+refuses 2 'names the lengths itself' bench -m models/nano --quick --decode 5
+run bench -m models/nano --backend simt --prefill 4 --decode 4 --reps 1 --steps 1 --json "$tmp/gpu"
+is 'emulator: exit code' 0 "$rc"
+has 'emulator: kernels' 'kernels in' "$out"
+is 'emulator: kernels and stages, JSON' 2 "$(grep -c '"kernels_per_token": [0-9.]*, "stages_per_token": [0-9]' "$tmp/gpu")"
+run bench -m models/nano --backend simt --ablate --only fuse_down --decode 4 --reps 1 --steps 1
+is 'ablation at a length: rows' 1 "$(grep -c '^fuse_down  *decode  *4 ' "$tmp/out")"
 run bench --compare "$tmp/r" "$tmp/r"
 is 'one run with itself: exit code' 0 "$rc"
 has 'one run with itself' '1.000' "$out"
