@@ -29,6 +29,21 @@ void selftest_machine(selftest_log *t);
  * and matrix products, measures its ceilings. name: [96], the device's. */
 calla_status selftest_gpu(selftest_log *t, const char *backend, char *name, calla_error *err);
 
+/* A prompt and what a session on the CPU says to it, greedily. */
+typedef struct selftest_text {
+    const int32_t *ids, *reply;
+    size_t n;
+    uint32_t n_reply; /* at most 32 */
+} selftest_text;
+
+/* selftest_sched.c: the same through the scheduler: alone, from the prefix cache, in company. */
+calla_status selftest_sched(selftest_log *t, const char *model_dir, const selftest_text *x,
+                            calla_error *err);
+
+/* selftest_golden.c: the demonstration model against logits of another implementation; nothing for
+ * other models. */
+calla_status selftest_golden(selftest_log *t, const char *model_dir, calla_error *err);
+
 /* selftest_speed.c: tokens a second of a model on a backend, beside the prediction for the device
  * where there is one. */
 calla_status selftest_speed(selftest_log *t, const char *model_dir, const char *backend,
