@@ -113,6 +113,8 @@ eval: $(BUILD)/calla-eval ## the demonstration model's 898 evaluation prompts (m
 results: $(BUILD)/calla ## tables and plots of docs/RESULTS.md from the JSON files in bench/results
 	$(BUILD)/calla inspect --predict --json >bench/results/predict.json
 	python3 tools/results.py --calla $(BUILD)/calla
+check-planted: $(BUILD)/calla ## faults planted in a copy's code: are they caught and named? (minutes)
+	BUILD=$(BUILD) sh tests/planted/faults.sh
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.
