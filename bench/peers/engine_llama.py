@@ -1,10 +1,12 @@
 """Measures llama.cpp on one GGUF through llama-cpp-python: one process, one request at a time.
 
   python bench/peers/engine_llama.py FILE.gguf [--threads N] [--prefill N,..] [--decode N,..] [--steps N]
+                                     [--device cpu|gpu] [--ubatch N]
 
 Prints one JSON object (see README.md). Needs llama-cpp-python, gguf, numpy (PyPI). llama.cpp's own
 defaults: batch 2048, micro-batch 512, f16 cache, flash attention chosen by it, weights mapped and,
-where it prefers that, repacked for this processor while loading.
+where it prefers that, repacked for this processor while loading. With --device gpu every layer is
+on the first GPU, for which llama-cpp-python must have been built (setup.sh).
 """
 
 import gguf
@@ -47,19 +49,22 @@ class Llama(common.Engine):
         ll.llama_log_set(self.quiet, None)
         ll.llama_backend_init()
         mp = ll.llama_model_default_params()
-        mp.n_gpu_layers = 0
+        mp.n_gpu_layers = 0 if self.device == "cpu" else 999
         self.model = ll.llama_model_load_from_file(path.encode(), mp)
         cp = ll.llama_context_default_params()
         cp.n_ctx, cp.n_threads, cp.n_threads_batch = n_ctx, threads, threads
+        cp.n_ubatch = self.ubatch or cp.n_ubatch
         self.ctx = ll.llama_init_from_model(self.model, cp) if self.model else None
         if not self.ctx:
             raise SystemExit(f"{path}: llama.cpp does not load it")
+        if self.device == "gpu" and not ll.llama_supports_gpu_offload():
+            raise SystemExit("this llama.cpp was built without a GPU")
         self.reader = gguf.GGUFReader(path)
         self.shape = shape(self.reader)
         self.n_vocab = self.shape["vocab_size"]
         self.batch = cp.n_batch
         self.version = f"llama-cpp-python {ll.__version__}"
-        self.variant = ll.llama_print_system_info().decode()
+        self.variant = f"{self.device}, micro-batch {cp.n_ubatch}, {ll.llama_print_system_info().decode()}"
 
     def reset(self):
         ll.llama_memory_clear(ll.llama_get_memory(self.ctx), True)
@@ -81,4 +86,9 @@ class Llama(common.Engine):
 
 
 if __name__ == "__main__":
-    common.main(Llama(), common.arguments(__doc__))
+    ap = common.arguments(__doc__)
+    ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    ap.add_argument("--ubatch", type=int, default=0, help="tokens computed at a time; 0: llama.cpp's own")
+    engine, a = Llama(), ap.parse_args()
+    engine.device, engine.ubatch = a.device, a.ubatch
+    common.main(engine, ap)

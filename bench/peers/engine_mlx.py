@@ -43,16 +43,6 @@ def weight_bytes(folder, c):
     return n
 
 
-def context_bytes(c, n):
-    full = c["num_hidden_layers"] // c["full_attention_interval"]
-    key = c["linear_num_key_heads"] * c["linear_key_head_dim"]
-    value = c["linear_num_value_heads"] * c["linear_value_head_dim"]
-    kv = full * n * 2 * c["num_key_value_heads"] * c["head_dim"] * 2
-    conv = (c["linear_conv_kernel_dim"] - 1) * (2 * key + value) * 2
-    state = value * c["linear_key_head_dim"] * 4
-    return kv + 2 * (c["num_hidden_layers"] - full) * (state + conv)
-
-
 class Mlx(common.Engine):
     name = "mlx-lm"
 
@@ -75,11 +65,13 @@ class Mlx(common.Engine):
         return logits
 
     def bytes_per_token(self, n):
-        return self.weights + context_bytes(self.config, n)
+        return self.weights + common.context_bytes(self.config, n)
 
 
 if __name__ == "__main__":
     ap = common.arguments(__doc__)
     ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    mx.set_default_device(getattr(mx, ap.parse_args().device))
-    common.main(Mlx(), ap)
+    engine = Mlx()
+    engine.device = ap.parse_args().device
+    mx.set_default_device(getattr(mx, engine.device))
+    common.main(engine, ap)

@@ -1,14 +1,16 @@
 """calla beside other engines on this machine: alternating, one request at a time, ratios.
 
-  python bench/peers/peers.py --model CHECKPOINT [--llama FILE.gguf]... [--mlx] [--openai NAME=URL]...
-      [--threads 2] [--prefill 512] [--decode 256] [--steps 32] [--rounds 5] [--json FILE [--append]]
+  python bench/peers/peers.py --model CHECKPOINT [--llama FILE.gguf[=MICROBATCH]]... [--mlx] [--transformers]
+      [--openai NAME=URL]... [--device cpu|gpu [--backend cuda|metal]] [--threads 2] [--prefill 512]
+      [--decode 256] [--steps 32] [--rounds 5] [--json FILE [--append]]
 
 Each round runs every engine once, in an order that turns, each as a process of its own, so that one
 model at a time is in memory; before it, the model's files are read once, so that they are in the
 page cache. An engine's figure is the median over rounds of its median in a round; a ratio is the
 median of the rounds' own ratios, calla / engine, so that a machine that slows down between rounds
 cancels. The spread is the lowest and the highest round. The machine's read bandwidth and FMA peak
-are measured before and after every round. See README.md.
+are measured before and after every round; of a GPU it is the copy bandwidth, with calla's own
+measurement. An engine that fails is named with its error, and the others go on. See README.md.
 """
 import argparse
 import json
@@ -36,17 +38,27 @@ def warm(path):
                     pass
 
 
-def pinned(threads):
-    """One thread a core, the same cores for everybody."""
+def pinned(a):
+    """One thread a core, the same cores for everybody; beside a GPU nobody is held to some."""
+    if a.device == "gpu":
+        return None
+    threads = a.threads
     cores = sorted(os.sched_getaffinity(0))[:threads] if hasattr(os, "sched_getaffinity") else []
     return (lambda: os.sched_setaffinity(0, cores)) if cores else None
 
 
-def run(command, threads):
-    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, text=True,
-                       preexec_fn=pinned(threads), check=False)
+class Failed(Exception):
+    pass
+
+
+def run(command, a):
+    """stdout; stderr goes through, and its last line is the reason of a failure."""
+    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       text=True, preexec_fn=pinned(a), check=False)
+    sys.stderr.write(p.stderr)
     if p.returncode != 0:
-        raise SystemExit(f"{command[0]} {command[1]} failed with {p.returncode}")
+        last = (p.stderr.strip().splitlines() or [""])[-1]
+        raise Failed(f"exit {p.returncode}: {last[:300]}")
     return p.stdout
 
 
@@ -62,13 +74,14 @@ class Calla:
         a, out = self.a, pathlib.Path(self.a.work, f"calla-{os.getpid()}.json")
         run([a.calla, "bench", "-m", a.model, "--threads", a.threads, "--backend", a.backend,
              "--prefill", list_text(a.prefill), "--decode", list_text(a.decode), "--steps", a.steps,
-             "--reps", a.reps, "--json", out, *a.calla_args.split()], a.threads)
+             "--reps", a.reps, "--json", out, *a.calla_args.split()], a)
         r = json.loads(out.read_text())
         out.unlink()
         results = [{"kind": x["kind"], "tokens": x["tokens"], "tokens_per_s": x["tokens_per_s"],
                     "bytes_per_token": x["bytes_per_token"]} for x in r["results"]]
+        limits = r.get("limits", r)
         return {"version": version(a.calla), "variant": f"{r['backend']} {r['variant']}",
-                "results": results}
+                "copy_bytes_per_s": limits.get("copy_bytes_per_s") or 0.0, "results": results}
 
 
 class Program:
@@ -81,7 +94,7 @@ class Program:
         a = self.a
         text = run([sys.executable, HERE / self.script, self.path, "--threads", a.threads,
                     "--prefill", list_text(a.prefill), "--decode", list_text(a.decode), "--steps",
-                    a.steps, "--reps", a.reps, "--limit", a.limit, *self.options], a.threads)
+                    a.steps, "--reps", a.reps, "--limit", a.limit, *self.options], a)
         r = json.loads(text.splitlines()[-1])
         for x in r["results"]:
             seconds = statistics.median(x.pop("seconds"))
@@ -97,20 +110,29 @@ def version(calla):
 
 def peaks(a):
     """What the processor reads and multiplies at most, as calla bench measures it."""
+    if a.device == "gpu":
+        return {}
     out = pathlib.Path(a.work, f"peaks-{os.getpid()}.json")
     run([a.calla, "bench", "-m", a.model, "--threads", a.threads, "--backend", "cpu", "--prefill",
-         "1", "--reps", "1", "--json", out], a.threads)
+         "1", "--reps", "1", "--json", out], a)
     limits = json.loads(out.read_text())["limits"]
     out.unlink()
     return {"read_bytes_per_s": limits["read_bytes_per_s"], "fma_flops": limits["vector_flops"]}
 
 
-def machine():
+def gpu_name():
+    p = subprocess.run("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader", shell=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return p.stdout.strip().replace(", ", ", driver ") or "GPU"
+
+
+def machine(a):
     cpu = platform.processor()
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():
         cpu = re.search(r"model name\s*: (.*)", info.read_text())[1]
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
+            **({"gpu": gpu_name()} if a.device == "gpu" else {})}
 
 
 def commit():
@@ -121,11 +143,16 @@ def commit():
 
 def engines(a):
     out = [Calla(a)]
-    for path in a.llama:
-        name = "llama.cpp " + pathlib.Path(path).stem
-        out.append(Program(a, "engine_llama.py", name, path))
+    for item in a.llama:
+        path, _, ubatch = item.partition("=")
+        name = "llama.cpp " + pathlib.Path(path).stem + (f", {ubatch} at a time" if ubatch else "")
+        out.append(Program(a, "engine_llama.py", name, path, "--device", a.device, "--ubatch",
+                           ubatch or 0))
     if a.mlx:
-        out.append(Program(a, "engine_mlx.py", "mlx-lm", a.model))
+        out.append(Program(a, "engine_mlx.py", "mlx-lm", a.model, "--device", a.device))
+    if a.transformers:
+        out.append(Program(a, "engine_transformers.py", "transformers, bf16 weights", a.model,
+                           "--device", "cuda" if a.device == "gpu" else "cpu"))
     for item in a.openai:
         name, url = item.split("=", 1)
         out.append(Program(a, "engine_openai.py", name, url, "--name", name,
@@ -138,14 +165,29 @@ def one_round(a, i, all_engines):
     before = peaks(a)
     r = {"peaks": before, "load_average": os.getloadavg()[0], "engines": {}}
     for e in all_engines[k:] + all_engines[:k]:
-        if not e.path.startswith("http"):
+        if not e.path.startswith("http") and a.device == "cpu":
             warm(e.path)
         t0 = time.time()
-        r["engines"][e.name] = e.measure()
-        print(f"round {i + 1}: {e.name}, {time.time() - t0:.1f} s", file=sys.stderr, flush=True)
+        try:
+            r["engines"][e.name] = e.measure()
+        except Failed as f:
+            r["engines"][e.name] = {"version": "", "failed": str(f), "results": []}
+            print(f"round {i + 1}: {e.name}: {f}", file=sys.stderr, flush=True)
+            if e.name == "calla":
+                raise
+        print(f"round {i + 1}: {e.name}, {time.time() - t0:.1f} s: " + "; ".join(
+            f"{x['kind']} {x['tokens']} {x['tokens_per_s']:.1f}" for x in
+            r["engines"][e.name]["results"]), file=sys.stderr, flush=True)
     after = peaks(a)  # what a machine can do is the best that it showed
     r["peaks"] = {key: max(x, after.get(key, x)) for key, x in before.items()}
+    copy = r["engines"]["calla"]["copy_bytes_per_s"]
+    if copy:
+        r["peaks"]["copy_bytes_per_s"] = copy
     return r
+
+
+def bandwidth(r):
+    return r["peaks"].get("read_bytes_per_s") or r["peaks"].get("copy_bytes_per_s")
 
 
 def rates(rounds, name):
@@ -168,8 +210,8 @@ def summary(rounds):
             ratio = [ours[kind, n][i][0] / by_round[i][0] for i in by_round
                      if i in ours.get((kind, n), {})]
             size = max(v[1] for v in by_round.values())
-            share = [v[0] * v[1] / rounds[i]["peaks"]["read_bytes_per_s"]
-                     for i, v in by_round.items() if rounds[i]["peaks"] and v[1]]
+            share = [v[0] * v[1] / bandwidth(rounds[i])
+                     for i, v in by_round.items() if bandwidth(rounds[i]) and v[1]]
             rows.append({
                 "kind": kind, "tokens": n, "engine": name, "rounds": len(rate),
                 "tokens_per_s": statistics.median(rate), "low": min(rate), "high": max(rate),
@@ -182,7 +224,7 @@ def summary(rounds):
 
 def print_table(rows):
     print(f"{'':8}{'tokens':>7}  {'engine':28}{'tokens/s':>10}  {'lowest .. highest':>20}  "
-          f"{'GB/token':>8}  {'of read':>8}  {'calla is':>8}")
+          f"{'GB/token':>8}  {'of that':>8}  {'calla is':>8}")
     for r in rows:
         share = f"{r['bandwidth_share']:8.1%}" if r["bandwidth_share"] else " " * 8
         size = f"{r['bytes_per_token'] / 1e9:8.3f}" if r["bytes_per_token"] else " " * 8
@@ -199,10 +241,13 @@ def parse():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--model", required=True, help="checkpoint folder of calla and MLX-LM")
     ap.add_argument("--calla", default="build/calla")
-    ap.add_argument("--backend", default="cpu", help="of calla")
+    ap.add_argument("--backend", help="of calla; default cpu, or cuda with --device gpu")
     ap.add_argument("--calla-args", default="", help="further options of calla bench, in one word")
-    ap.add_argument("--llama", action="append", default=[], metavar="GGUF")
+    ap.add_argument("--llama", action="append", default=[], metavar="GGUF[=N]",
+                    help="N: its micro-batch; default llama.cpp's own, 512")
     ap.add_argument("--mlx", action="store_true")
+    ap.add_argument("--transformers", action="store_true")
+    ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="of all engines here")
     ap.add_argument("--openai", action="append", default=[], metavar="NAME=URL")
     ap.add_argument("--openai-args", default="", help="further options of engine_openai.py")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
@@ -215,7 +260,9 @@ def parse():
     ap.add_argument("--work", default=".", help="folder for scratch files")
     ap.add_argument("--json", help="rounds and summary")
     ap.add_argument("--append", action="store_true", help="to the rounds in the JSON file")
-    return ap.parse_args()
+    a = ap.parse_args()
+    a.backend = a.backend or ("cuda" if a.device == "gpu" else "cpu")
+    return a
 
 
 def main():
@@ -229,12 +276,13 @@ def main():
         rows = summary(rounds)
         if a.json:
             pathlib.Path(a.json).write_text(json.dumps({
-                "format": FORMAT, "commit": commit(), "machine": machine(), "threads": a.threads,
+                "format": FORMAT, "commit": commit(), "machine": machine(a), "threads": a.threads,
                 "model": pathlib.Path(a.model).name, "summary": rows, "rounds": rounds}, indent=1))
-    read = [r["peaks"]["read_bytes_per_s"] for r in rounds if r["peaks"]]
+    read = [bandwidth(r) for r in rounds if bandwidth(r)]
     if read:
-        print(f"read bandwidth {statistics.median(read) / 1e9:.1f} GB/s "
-              f"({min(read) / 1e9:.1f} .. {max(read) / 1e9:.1f}), {a.threads} threads")
+        what = "copy" if a.device == "gpu" else "read"
+        print(f"{what} bandwidth {statistics.median(read) / 1e9:.1f} GB/s "
+              f"({min(read) / 1e9:.1f} .. {max(read) / 1e9:.1f})")
     print_table(rows)
 
 
