@@ -78,7 +78,9 @@ def article():
 
 def peers(d):
     """summary of peers.py: a row for each measurement and engine"""
-    read = [r["peaks"]["read_bytes_per_s"] / 1e9 for r in d["rounds"] if r["peaks"]]
+    gpu = d["machine"].get("gpu")
+    limit = "copy" if gpu else "read"
+    read = [r["peaks"][f"{limit}_bytes_per_s"] / 1e9 for r in d["rounds"] if r["peaks"]]
     versions = {n: e["version"] for r in d["rounds"] for n, e in r["engines"].items()}
     rows = []
     for r in d["summary"]:
@@ -91,12 +93,15 @@ def peers(d):
                      speed(r["tokens_per_s"]) + spread(r["low"], r["high"]), size,
                      percent(r["bandwidth_share"]), ratio])
     m = d["machine"]
-    text = f"{m['cpu']}, {d['threads']} thread{'s' if d['threads'] != 1 else ''}; {len(d['rounds'])} round{'s' if len(d['rounds']) != 1 else ''}"
+    text = f"{gpu}; " if gpu else ""
+    text += f"{m['cpu']}, {d['threads']} thread{'s' if d['threads'] != 1 else ''}; {len(d['rounds'])} round{'s' if len(d['rounds']) != 1 else ''}"
     if read:
-        text += f"; read bandwidth {min(read):.1f} .. {max(read):.1f} GB/s"
-    text += "; " + ", ".join(f"{n}: {v}" for n, v in versions.items() if n != "calla") + ".\n\n"
-    return text + table(["", "engine", "tokens/s, median of rounds", "GB a token",
-                         "of read bandwidth", "calla is ... times as fast"], rows)
+        text += f"; {limit} bandwidth {speed(min(read))} .. {speed(max(read))} GB/s"
+    text += "; " + ", ".join(f"{n}: {v}" for n, v in versions.items() if n != "calla")
+    if d.get("note"):
+        text += f". {d['note'].rstrip('.')}"
+    return text + ".\n\n" + table(["", "engine", "tokens/s, median of rounds", "GB a token",
+                                   f"of {limit} bandwidth", "calla is ... times as fast"], rows)
 
 
 # ---- calla bench ----
