@@ -64,7 +64,8 @@ class Llama(common.Engine):
         self.n_vocab = self.shape["vocab_size"]
         self.batch = cp.n_batch
         self.version = f"llama-cpp-python {ll.__version__}"
-        self.variant = f"{self.device}, micro-batch {cp.n_ubatch}, {ll.llama_print_system_info().decode()}"
+        built = ll.llama_print_system_info().decode()
+        self.variant = f"{self.device}, micro-batch {cp.n_ubatch}, {built}"
 
     def reset(self):
         ll.llama_memory_clear(ll.llama_get_memory(self.ctx), True)
@@ -88,7 +89,8 @@ class Llama(common.Engine):
 if __name__ == "__main__":
     ap = common.arguments(__doc__)
     ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    ap.add_argument("--ubatch", type=int, default=0, help="tokens computed at a time; 0: llama.cpp's own")
+    ap.add_argument("--ubatch", type=int, default=0,
+                    help="tokens computed at a time; 0: llama.cpp's own")
     engine, a = Llama(), ap.parse_args()
     engine.device, engine.ubatch = a.device, a.ubatch
     common.main(engine, ap)

@@ -209,9 +209,9 @@ def summary(rounds):
             rate = [v[0] for v in by_round.values()]
             ratio = [ours[kind, n][i][0] / by_round[i][0] for i in by_round
                      if i in ours.get((kind, n), {})]
-            size = max(v[1] for v in by_round.values())
+            size = max(v[1] for v in by_round.values()) if kind == "decode" else 0.0
             share = [v[0] * v[1] / bandwidth(rounds[i])
-                     for i, v in by_round.items() if bandwidth(rounds[i]) and v[1]]
+                     for i, v in by_round.items() if bandwidth(rounds[i]) and size]
             rows.append({
                 "kind": kind, "tokens": n, "engine": name, "rounds": len(rate),
                 "tokens_per_s": statistics.median(rate), "low": min(rate), "high": max(rate),
