@@ -405,6 +405,12 @@ static bool roof_ranges(const plot *p, range *x, range *y)
     return true;
 }
 
+/* A second, lower ceiling. */
+static bool has_vector(const plot_series *s, const panel *a)
+{
+    return s->vector > a->y.lo && s->vector < s->matrix;
+}
+
 /* From where the slope enters the area to the ridge, then flat. */
 static void put_roof(figure *f, const panel *a, uint32_t i)
 {
@@ -430,7 +436,7 @@ static void put_roof(figure *f, const panel *a, uint32_t i)
         svg_block_line(&f->g, svg_at(&a->x, ridge), svg_at(&a->y, top), a->area.x1,
                        svg_at(&a->y, top));
     }
-    if (s->matrix > 0.0 && s->vector > a->y.lo && s->vector < s->matrix) {
+    if (has_vector(s, a)) {
         const double from = s->read > 0.0 ? fmax(s->vector / s->read, a->x.lo) : a->x.lo;
         const double y = svg_at(&a->y, s->vector);
         (void)snprintf(class, sizeof class, "q l%u", i);
@@ -453,7 +459,7 @@ static void label_roof(figure *f, const panel *a, uint32_t i)
     for (int vector = 0; vector < 2; vector++) {
         const double v = vector ? s->vector : top;
         const char *kind = vector ? "vector units" : s->matrix_kind;
-        if (v <= a->y.lo || (vector && s->matrix <= 0.0)) continue;
+        if (vector ? !has_vector(s, a) : v <= a->y.lo) continue;
         const double y = svg_at(&a->y, v);
         (void)snprintf(text, sizeof text, "%.60s%s%s", kind, *kind != '\0' ? " " : "",
                        svg_si(number, v, "FLOP/s"));
