@@ -387,24 +387,23 @@ static void check_cached(const checkpoint *ck, bool reloaded, calla_error *err)
         return;
     }
     const double all = (double)r.bytes / 1e9, cached = (double)r.cached / 1e9;
-    if (r.cached < LARGE_PAGES_MATTER) {
-        note("in memory: %.2f of %.2f GB; a CPU's next start reads the rest from disk", cached,
-             all);
-        return;
-    }
-    const double part = 100 * (double)r.large / (double)r.cached;
-    if (part >= 90) {
+    if (r.bytes < LARGE_PAGES_MATTER) return;
+    const double part = r.cached == 0 ? 0 : 100 * (double)r.large / (double)r.cached;
+    if (r.cached < r.bytes - r.bytes / 10) {
+        note("in memory: %.2f of %.2f GB, %.0f %% of it in large pages; a CPU's next start reads "
+             "the rest from disk",
+             cached, all, part);
+        if (reloaded) next_step("what else runs takes the memory: close it, and try again");
+    } else if (part >= 90) {
         good("in memory: %.2f of %.2f GB, %.0f %% of it in large pages", cached, all, part);
-        return;
+    } else {
+        note("in memory: %.2f of %.2f GB, %.0f %% of it in large pages; a CPU would be some 10 %% "
+             "faster with all",
+             cached, all, part);
+        next_step(reloaded ? "nothing here: this system has none for these files (Linux 6.16 with "
+                             "ext4, or xfs, has), its memory is fragmented, or a program uses them"
+                           : "calla doctor --reload reads them again, in large pages");
     }
-    note("in memory: %.2f of %.2f GB, %.0f %% of it in large pages; a CPU would be some 10 %% "
-         "faster with all",
-         cached, all, part);
-    if (reloaded)
-        next_step("nothing here: this system has none for these files (Linux 6.16 with ext4, or "
-                  "xfs, has), its memory is fragmented, or another program uses them");
-    else
-        next_step("calla doctor --reload reads them again, in large pages");
 }
 
 static void check_memory(const checkpoint *ck, const subject *s, bool wanted)
