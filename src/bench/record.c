@@ -23,8 +23,9 @@ void record_begin(bench_record *r, const calla_engine *e, calla_kv_type kv)
     calla_engine_info info;
     const time_t now = time(NULL);
     struct tm utc;
-    *r = (bench_record){.large_pages = -1,
-                        .thermal = {.before_c = NAN, .after_c = NAN, .throttled = -1}};
+    *r = (bench_record){
+        .large_pages = -1,
+        .thermal = {.before_c = (double)NAN, .after_c = (double)NAN, .throttled = -1}};
     calla_engine_get_info(e, &info);
     if (gmtime_r(&now, &utc) != NULL)
         (void)strftime(r->date, sizeof r->date, "%Y-%m-%dT%H:%M:%SZ", &utc);

@@ -75,7 +75,7 @@ void thermal_read_at(thermal_state *out, const char *sys)
     int token;
     uint64_t pressure;
     (void)sys;
-    *out = (thermal_state){NAN, -1, -1};
+    *out = (thermal_state){(double)NAN, -1, -1};
     if (!find(RTLD_DEFAULT, "notify_register_check", &watch) ||
         !find(RTLD_DEFAULT, "notify_get_state", &state) ||
         !find(RTLD_DEFAULT, "notify_cancel", &cancel) ||
@@ -142,7 +142,7 @@ void thermal_read_at(thermal_state *out, const char *sys)
 {
     static const char *const counters[] = {"core_throttle_count", "package_throttle_count"};
     char path[512], text[64];
-    *out = (thermal_state){NAN, -1, -1};
+    *out = (thermal_state){(double)NAN, -1, -1};
     read_sensors(out, sys);
     for (unsigned cpu = 0; cpu < CPUS_MAX; cpu++) {
         bool any = false;
@@ -163,6 +163,6 @@ void thermal_read(thermal_state *out, bool gpu)
 {
     thermal_read_at(out, "/sys");
     if (!gpu) return;
-    *out = (thermal_state){NAN, -1, -1};
+    *out = (thermal_state){(double)NAN, -1, -1};
     read_nvml(out);
 }

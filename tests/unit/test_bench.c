@@ -83,7 +83,7 @@ static void fill(bench_record *r)
                         .n_threads = 2,
                         .chunk_tokens = 512,
                         .large_pages = -1,
-                        .thermal = {NAN, NAN, -1},
+                        .thermal = {(double)NAN, (double)NAN, -1},
                         .limits = {.read_bytes_per_s = 1000, .matrix_flops = 400}};
     assert_non_null(
         record_add(r, (bench_result){.kind = "prefill", .tokens = 20, .flops = 2}, t, 3, 20));
