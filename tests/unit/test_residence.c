@@ -61,7 +61,7 @@ static void check_contents(const checkpoint *ck)
     }
 }
 
-/* Linux that gives files here large pages, and has free ones. */
+/* Linux that gives files here large pages. */
 static bool has_large_pages(const char *dir)
 {
 #if defined(__linux__)
@@ -75,19 +75,6 @@ static bool has_large_pages(const char *dir)
     FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "r");
     bool ok = f != NULL && fgets(line, sizeof line, f) != NULL && strcmp(line, "2097152\n") == 0;
     if (f != NULL) (void)fclose(f);
-    unsigned long n_free = 0;
-    f = fopen("/proc/buddyinfo", "r");
-    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
-        unsigned long o9 = 0, o10 = 0;
-        const char *zone = strstr(line, "zone");
-        if (zone == NULL ||
-            sscanf(zone, "zone %*s %*u %*u %*u %*u %*u %*u %*u %*u %*u %lu %lu", &o9, &o10) != 2)
-            continue;
-        n_free += o9 + 2 * o10;
-    }
-    if (f != NULL) (void)fclose(f);
-    ok = ok && n_free >= 256;
-    if (!ok) print_message("no large pages are free (%lu)\n", n_free);
     return ok;
 #else
     (void)dir;
@@ -100,7 +87,7 @@ static void check_large(const char *what, const char *dir, const residence *r)
     print_message("%s: %llu of %llu bytes in large pages\n", what, (unsigned long long)r->large,
                   (unsigned long long)r->cached);
     if (has_large_pages(dir))
-        assert_true(r->large >= 40 * MB); /* of 48, 22 whole ones */
+        assert_true(r->large >= 24 * MB); /* of 48: memory may be in small pieces */
     else
         print_message("large pages: not checked, this system need not have them\n");
 }
