@@ -93,8 +93,12 @@ static calla_status find_token(char **token, calla_error *err)
     const char *given = env("HF_TOKEN"), *home = env("HOME"), *path = env("HF_TOKEN_PATH");
     strbuf b = {0};
     if (given) {
-        *token = mem_strdup(given);
-        return *token ? check_token(given, "HF_TOKEN", err)
+        size_t n = strlen(given); /* a line end is what reading a file into it leaves */
+        if (n > 0 && given[n - 1] == '\n') n--;
+        if (n > 0 && given[n - 1] == '\r') n--;
+        if (n == 0) return CALLA_OK;
+        *token = mem_memdup(given, n);
+        return *token ? check_token(*token, "HF_TOKEN", err)
                       : err_set(err, CALLA_ERR_MEMORY, "no memory for a token");
     }
     if (path)

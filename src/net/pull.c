@@ -768,21 +768,26 @@ static calla_status choose_weights(hub_listing *l, const char *dir, calla_error 
             goto fail;
         }
     }
-    size_t n_weights = 0;
+    size_t n_weights = 0, n_dropped = 0;
     for (size_t i = 0; i < l->n_files;) {
         const char *name = l->files[i].name;
         const bool weights = is_weights(&l->files[i]);
         if (weights && !(indexed ? names_shard(map, name) : !strcmp(name, "model.safetensors"))) {
             drop_file(l, i);
+            n_dropped++;
             continue;
         }
         n_weights += weights;
         i++;
     }
-    if (n_weights == 0)
+    if (n_weights == 0 && indexed)
         st = err_set(err, CALLA_ERR_UNSUPPORTED,
-                     "expected weights as model.safetensors, or an "
-                     "index of shards, found neither");
+                     "%s: expected shards named *.safetensors, found none", HUB_INDEX);
+    else if (n_weights == 0)
+        st = err_set(err, CALLA_ERR_UNSUPPORTED,
+                     "expected weights as model.safetensors, or an index of shards (%s), found "
+                     "neither, but %zu other files of weights",
+                     HUB_INDEX, n_dropped);
 fail:
     json_free(&doc);
     mem_free(text);

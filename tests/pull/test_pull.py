@@ -297,7 +297,7 @@ def tokens_go_to_the_endpoint_only():
         home.fails(hub, "answers 403", env={"HF_TOKEN": TOKEN})  # and calla() looks for the token
         hub.fault = lambda r: None
         hub.reset_counts()
-        eq(home.pull(hub, env={"HF_TOKEN": TOKEN}).rc, 0)
+        eq(home.pull(hub, env={"HF_TOKEN": TOKEN + "\n"}).rc, 0)
         home.complete(hub)
         eq(set(hub.hub_authorization), {"Bearer " + TOKEN})
         assert hub.cdn_authorization and set(hub.cdn_authorization) == {None}
@@ -617,7 +617,7 @@ def indexes_that_name_what_is_not_there():
         with Home() as home, Hub(fake(20, (1000,))) as hub:
             hub.files["model.safetensors.index.json"] = json.dumps(
                 {"weight_map": dict(enumerate(names))}).encode()
-            home.fails(hub, "which the model does not have" if names else "found neither")
+            home.fails(hub, "which the model does not have" if names else "expected shards named")
     with Home() as home, Hub(fake(20, (1000,))) as hub:
         hub.files["model.safetensors.index.json"] = b"{"
         home.fails(hub, "model.safetensors.index.json")
