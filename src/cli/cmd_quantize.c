@@ -9,7 +9,7 @@
 typedef struct command_options {
     cli_common common;
     int keep_mtp;
-    uint64_t mtp_bits, shard_mb;
+    uint64_t mtp_bits, shard_mb; /* mtp_bits 0: not given */
 } command_options;
 
 static const cli_option options[] = {
@@ -48,15 +48,18 @@ static bool on_progress(void *user, uint64_t done, uint64_t total)
 
 static int cmd_quantize(int argc, char **argv)
 {
-    command_options o = {.common = CLI_COMMON_DEFAULTS, .mtp_bits = 8};
+    command_options o = {.common = CLI_COMMON_DEFAULTS};
     calla_error err;
     quantize_result r;
     term_progress progress;
     const int rc = cli_parse(&cli_quantize, argc, argv, &o, NULL);
     if (rc >= 0) return rc;
-    if (o.mtp_bits != 4 && o.mtp_bits != 8)
+    if (o.mtp_bits != 0 && o.mtp_bits != 4 && o.mtp_bits != 8)
         return cli_usage_error(&cli_quantize, "--mtp-bits: expected 4 or 8, found %llu",
                                (unsigned long long)o.mtp_bits);
+    if (o.mtp_bits != 0 && o.keep_mtp == 0)
+        return cli_usage_error(&cli_quantize, "--mtp-bits belongs to --keep-mtp");
+    if (o.mtp_bits == 0) o.mtp_bits = 8;
     const quantize_options qo = {
         .mtp_bits = o.keep_mtp != 0 ? (uint32_t)o.mtp_bits : 0,
         .n_threads = (uint32_t)o.common.n_threads,
@@ -79,5 +82,9 @@ static int cmd_quantize(int argc, char **argv)
     if (r.n_vision + r.n_mtp != 0)
         fprintf(stderr, "left out: %u tensors of the vision tower, %u of the MTP head\n",
                 r.n_vision, r.n_mtp);
+    if (!r.has_tokenizer)
+        fprintf(stderr,
+                "calla quantize: %s has no tokenizer.json: expected one, %s runs only with it\n",
+                argv[1], argv[2]);
     return CLI_OK;
 }

@@ -452,6 +452,7 @@ static calla_status read_files(quantizer *q, char *data[N_FILES], cw_file *files
             size_t bytes = 0;
             st = file_read(path, FILE_MAX, &data[i], &bytes, q->err);
             if (st == CALLA_OK) files[(*n)++] = (cw_file){copied[i - 1], data[i], bytes};
+            if (strcmp(copied[i - 1], "tokenizer.json") == 0) q->result->has_tokenizer = true;
         }
         mem_free(path);
     }

@@ -28,6 +28,7 @@ typedef struct quantize_options {
 typedef struct quantize_result {
     uint64_t bytes_in, bytes_out;        /* of the tensors read and written */
     uint32_t n_tensors, n_vision, n_mtp; /* written; vision and MTP tensors left out */
+    bool has_tokenizer;                  /* tokenizer.json was there */
 } quantize_result;
 
 calla_status quantize_write(const char *hf_dir, const char *out, const quantize_options *options,
