@@ -1,10 +1,14 @@
 #include "format/ckpt_writer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -310,6 +314,46 @@ static void remove_partial(const writer *w)
     (void)rmdir(w->dir);
 }
 
+/* What a killed process left: its folder is nobody's, and nobody holds its lock. */
+static void remove_stale(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *dir = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        if (fd >= 0) (void)close(fd);
+        return;
+    }
+    for (const struct dirent *d; (d = readdir(dir)) != NULL;)
+        (void)unlinkat(fd, d->d_name, 0); /* files; folders are none of ours */
+    (void)closedir(dir);
+    (void)rmdir(path);
+}
+
+/* `stem`: "OUT.partial-" */
+static void remove_all_stale(const char *stem)
+{
+    const char *slash = strrchr(stem, '/'), *name = slash == NULL ? stem : slash + 1;
+    strbuf b = {0};
+    (void)strbuf_append(&b, stem, (size_t)(name - stem));
+    const size_t n_parent = b.len;
+    DIR *dir = b.failed ? NULL : opendir(n_parent == 0 ? "." : b.data);
+    if (dir == NULL) {
+        strbuf_deinit(&b);
+        return;
+    }
+    for (const struct dirent *d; (d = readdir(dir)) != NULL;) {
+        if (strncmp(d->d_name, name, strlen(name)) != 0) continue;
+        const char *digits = d->d_name + strlen(name);
+        const size_t n = strspn(digits, "0123456789");
+        if (n == 0 || n > 9 || digits[n] != '\0') continue;
+        if (kill((pid_t)strtol(digits, NULL, 10), 0) == 0 || errno != ESRCH) continue;
+        b.len = n_parent;
+        if (strbuf_puts(&b, d->d_name)) remove_stale(b.data);
+    }
+    (void)closedir(dir);
+    strbuf_deinit(&b);
+}
+
 static calla_status check_room(const writer *w, const char *out)
 {
     struct statvfs fs;
@@ -336,7 +380,8 @@ static calla_status make_dir(writer *w, const char *out)
         strbuf_deinit(&b);
         return err_set(w->err, CALLA_ERR_IO, "%s exists already: expected a new folder", out);
     }
-    if (!strbuf_printf(&b, ".partial-%ld", (long)getpid())) {
+    if (strbuf_puts(&b, ".partial-")) remove_all_stale(b.data);
+    if (!strbuf_printf(&b, "%ld", (long)getpid())) {
         strbuf_deinit(&b);
         return err_set(w->err, CALLA_ERR_MEMORY, "no memory for a file name");
     }
@@ -349,6 +394,7 @@ static calla_status make_dir(writer *w, const char *out)
     if (w->dir_fd < 0)
         return err_set(w->err, CALLA_ERR_IO, "cannot open the folder %s: %s", w->dir,
                        strerror(errno));
+    (void)flock(w->dir_fd, LOCK_EX | LOCK_NB);
     return check_room(w, out);
 }
 
