@@ -98,11 +98,13 @@ static bool has_kind(const json_value *v, api_kind kind)
 
 static bool out_of_range(const api_field *f, const json_value *v, const char *path, api_error *e)
 {
-    const bool whole = f->kind == API_INT;
-    return api_bad(e, path,
-                   whole ? "expected an integer from %.0f to %.0f, found %.40s"
-                         : "expected a number from %.15g to %.15g, found %.40s",
-                   f->min, f->max, v->text);
+    if (f->kind == API_REAL)
+        return api_bad(e, path, "expected a number from %.15g to %.15g, found %.40s", f->min,
+                       f->max, v->text);
+    /* 2^63 - 1 is no double. */
+    const long long max = f->max >= 0x1p63 ? INT64_MAX : (long long)f->max;
+    return api_bad(e, path, "expected an integer from %lld to %lld, found %.40s", (long long)f->min,
+                   max, v->text);
 }
 
 static bool read_one(const json_value *v, const api_field *f, const char *path, char *to,

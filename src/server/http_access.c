@@ -59,6 +59,17 @@ bool access_origin_same(const char *origin, const char *host)
     return false;
 }
 
+bool access_origin_valid(const char *origin)
+{
+    if (strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0) return true;
+    const size_t scheme = strcspn(origin, ":");
+    if (scheme == 0 || strncmp(origin + scheme, "://", 3) != 0) return false;
+    const char *host = origin + scheme + 3;
+    for (const char *p = origin; *p != '\0'; p++)
+        if (*p <= ' ' || *p >= 0x7f) return false;
+    return *host != '\0' && host[strcspn(host, "/?#@")] == '\0';
+}
+
 bool access_origin_listed(const char *origin, const char *const *origins)
 {
     for (; origins && *origins; origins++)

@@ -16,6 +16,8 @@ bool access_host(const char *host, const char *bound, const char *const *allow);
 
 /* Origin is "http://" or "https://" and the Host: a page that this server itself delivered. */
 bool access_origin_same(const char *origin, const char *host);
+/* What a browser can send as an origin, or "*": a scheme, "://" and a host, no path. */
+bool access_origin_valid(const char *origin);
 bool access_origin_listed(const char *origin, const char *const *origins);
 
 /* One of the keys is in "Authorization: Bearer KEY" or "x-api-key: KEY", or is the password of

@@ -12,6 +12,7 @@
 #include "engine/scheduler.h"
 #include "server/api.h"
 #include "server/http.h"
+#include "server/http_access.h"
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/server_log.h"
@@ -212,6 +213,14 @@ static calla_status start_http(server *s, calla_error *err)
     if (s->o.key_file) TRY(read_keys(s, &text[0], &list[0], err));
     TRY(read_list(s->o.allow_hosts, &text[1], &list[1], err));
     TRY(read_list(s->o.cors_origins, &text[2], &list[2], err));
+    for (const char **origin = list[2]; origin != NULL && *origin != NULL; origin++)
+        if (!access_origin_valid(*origin)) {
+            st = err_set(err, CALLA_ERR_ARGUMENT,
+                         "--cors-origin: expected * or an origin like https://host[:port], without "
+                         "a path, found '%.200s'",
+                         *origin);
+            goto fail;
+        }
     TRY(make_routes(s, &n_routes, err));
     const http_options ho = {
         .routes = s->routes,
