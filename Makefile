@@ -150,6 +150,8 @@ $(BUILD)/objects.txt: FORCE
 	$(call record,$(LIB_OBJ))
 
 need-libs:
+	@command -v $(firstword $(CC)) >/dev/null || { echo "calla needs a C compiler; there is no" \
+	      "'$(CC)': CC=... names another" >&2; exit 1; }
 	@echo "calla needs: $(strip $(MISSING)). 'make deps' installs what is missing;" \
 	      "'make demo' and 'make test' do so first." >&2; exit 1
 

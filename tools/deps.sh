@@ -133,7 +133,9 @@ if [ $mode = missing ]; then
 fi
 [ -z "$missing" ] && exit 0
 
-if has apt-get; then
+if has apt-get && [ "$(id -u)" != 0 ] && ! has sudo; then
+    echo "calla: packages are missing, and only root can install them; there is no sudo here." >&2
+elif has apt-get; then
     echo "calla: installing$apt (apt)" >&2
     apt_install $apt >&2 || echo "calla: apt could not install them." >&2
 elif has brew; then
