@@ -30,26 +30,6 @@ const model_shape check_nano = {.n_layers = 8,
                                 .shared_width = 64,
                                 .rms_eps = 1e-6f,
                                 .rope_theta = 1e7f};
-const model_shape check_35b = {.n_layers = 40,
-                               .hidden = 2048,
-                               .n_vocab = 248320,
-                               .max_context = 262144,
-                               .full_interval = 4,
-                               .n_heads = 16,
-                               .n_kv_heads = 2,
-                               .head_dim = 256,
-                               .rotary_dim = 64,
-                               .gdn_k_heads = 16,
-                               .gdn_v_heads = 32,
-                               .gdn_k_dim = 128,
-                               .gdn_v_dim = 128,
-                               .conv_kernel = 4,
-                               .n_experts = 256,
-                               .n_experts_used = 8,
-                               .expert_width = 512,
-                               .shared_width = 512,
-                               .rms_eps = 1e-6f,
-                               .rope_theta = 1e7f};
 
 static void die(const char *what)
 {

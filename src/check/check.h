@@ -29,8 +29,7 @@ typedef struct check_case {
     uint32_t flags; /* CHECK_BENCH, ... */
 } check_case;
 
-/* Shapes of the demonstration model and of Qwen3.6-35B-A3B. */
-extern const model_shape check_nano, check_35b;
+extern const model_shape check_nano; /* the demonstration model's */
 
 /* ---- Device ---- */
 

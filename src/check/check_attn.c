@@ -24,7 +24,7 @@ typedef struct problem {
 static void draw_heads(check *c, model_shape *s, bool any)
 {
     static const uint32_t odd[][2] = {{3, 1}, {4, 2}, {10, 2}, {12, 1}, {16, 1}, {20, 1}, {6, 1}};
-    *s = check_below(c, 2) == 0 ? check_nano : check_35b;
+    *s = check_below(c, 2) == 0 ? check_nano : shape_35b;
     if (!any || check_below(c, 2) == 0) return;
     const uint32_t i = check_below(c, sizeof odd / sizeof *odd);
     s->n_heads = odd[i][0];
@@ -368,7 +368,7 @@ static void bench_cache(check *c, problem *p, uint32_t n, uint32_t layers)
 /* One sequence of n keys; the last n_new are the batch. Values without meaning. */
 static void bench_inputs(check *c, problem *p, uint32_t n, uint32_t n_new)
 {
-    p->shape = check_35b;
+    p->shape = shape_35b;
     set_args(p);
     p->n_seqs = 1;
     p->max_len = n;

@@ -8,7 +8,7 @@
 
 static const model_shape *any_shape(check *c)
 {
-    return check_below(c, 2) == 0 ? &check_nano : &check_35b;
+    return check_below(c, 2) == 0 ? &check_nano : &shape_35b;
 }
 
 static void embed(check *c)
@@ -70,7 +70,7 @@ static void top8(check *c)
 {
     static const uint32_t experts[] = {16, 32, 100, 256, 257, 1024};
     static const uint32_t values[] = {3, 20, 100000};
-    model_shape s = check_35b;
+    model_shape s = shape_35b;
     s.n_experts = CHECK_PICK(c, experts);
     if (check_below(c, 3) == 0) s.n_experts_used = 1 + check_below(c, 16);
     gpu_context *g = check_context(c, &s);
@@ -237,8 +237,8 @@ static void sample(check *c)
 
 static void sample_bench(check *c)
 {
-    const uint32_t n = 4, v = check_35b.n_vocab;
-    gpu_context *g = check_context(c, &check_35b);
+    const uint32_t n = 4, v = shape_35b.n_vocab;
+    gpu_context *g = check_context(c, &shape_35b);
     sample_entry *entries = check_host(c, n * sizeof *entries);
     for (uint32_t t = 0; t < n; t++)
         entries[t] = (sample_entry){.top_k = 20, .by = 1, .top_p = 0.95f, .rng = {1, 2, 3, 4}};
@@ -253,18 +253,18 @@ static void sample_bench(check *c)
     check_shape(c, "V %u, T %u", v, n);
     const float *logits = check_floats(c, (uint64_t)n * v, -9, 9);
     op_sample(g, n, check_view(c, "logits", (uint64_t)n * v * 4, logits), &sampling,
-              check_view(c, "scratch", op_sample_scratch(&check_35b, n), NULL));
+              check_view(c, "scratch", op_sample_scratch(&shape_35b, n), NULL));
     check_run(c);
 }
 
 static void argmax_bench(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
-    const uint32_t v = check_35b.n_vocab;
+    gpu_context *g = check_context(c, &shape_35b);
+    const uint32_t v = shape_35b.n_vocab;
     check_shape(c, "V %u", v);
     const gpu_view logits = check_view(c, "logits", (uint64_t)v * 4, check_floats(c, v, -9, 9));
     op_argmax(g, 1, 248077, logits,
-              check_view(c, "scratch", op_argmax_scratch(&check_35b, 1), NULL),
+              check_view(c, "scratch", op_argmax_scratch(&shape_35b, 1), NULL),
               check_view(c, "best", 4, NULL));
     check_run(c);
 }

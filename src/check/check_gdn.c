@@ -147,7 +147,7 @@ static void step_raw_nano(check *c)
 
 static void step_35b(check *c)
 {
-    step(c, &check_35b, 1 + check_below(c, SLOTS), check_below(c, 3) != 0, check_below(c, 2) != 0);
+    step(c, &shape_35b, 1 + check_below(c, SLOTS), check_below(c, 3) != 0, check_below(c, 2) != 0);
 }
 
 /* ---- Prefill ---- */
@@ -208,7 +208,7 @@ SCAN_NANO(7)
 
 static void scan_35b(check *c)
 {
-    scan_case(c, &check_35b, 200, &gdn_scan_kinds[check_below(c, GDN_SCAN_KINDS)]);
+    scan_case(c, &shape_35b, 200, &gdn_scan_kinds[check_below(c, GDN_SCAN_KINDS)]);
 }
 
 /* Which kernel each switch means; all of them compute the definition. */
@@ -365,18 +365,18 @@ static void image(check *c)
 /* Thirty layers, one after the other because they share scratch and output. */
 static void step_bench(check *c, uint32_t n, bool fused, bool split)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_fuse_gdnnorm] = !fused;
     g->n_cores = split ? 100000 : 1;
     const uint32_t n_layers = check_on_emulator(c) ? 1 : 30;
-    layer l = layer_create(c, &check_35b, n);
+    layer l = layer_create(c, &shape_35b, n);
     uint32_t ones[16];
     for (uint32_t i = 0; i < 16; i++)
         ones[i] = 1;
     const batch b = batch_create(c, &l, n, ones);
     for (uint32_t t = 0; t < n; t++)
         b.tok[t].pos += 4;
-    const gpu_view scratch = zeroed(c, "scratch", op_gdn_step_scratch(&check_35b, n));
+    const gpu_view scratch = zeroed(c, "scratch", op_gdn_step_scratch(&shape_35b, n));
     const gpu_view tok = check_view(c, "tok", n * sizeof *b.tok, b.tok);
     const gpu_view y = check_view(c, "y", (uint64_t)n * l.pitch * 4, b.y);
     const gpu_view o = check_view(c, "o", (uint64_t)n * l.vw * 4, NULL);
@@ -428,10 +428,10 @@ static void step_bench_16_split(check *c)
 static void scan_bench_of(check *c, const gdn_scan_kind *kind, uint32_t n)
 {
     if (check_on_emulator(c)) n = 32;
-    layer l = layer_create(c, &check_35b, 1);
+    layer l = layer_create(c, &shape_35b, 1);
     const batch b = batch_create(c, &l, 1, &n);
     check_shape(c, "%s, %u tokens", kernel_table[kind->kernel].name, n);
-    (void)scan(c, check_context(c, &check_35b), kind, &l, &b);
+    (void)scan(c, check_context(c, &shape_35b), kind, &l, &b);
 }
 
 static void scan_bench(check *c, const gdn_scan_kind *kind)

@@ -138,14 +138,14 @@ static void dense_codes(check *c)
 
 static void dense_portable(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_tensor_main] = true;
     dense(c, g, 65, 12352, 2048, false);
 }
 
 static void dense_35b_wide(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_inline_dequant] = true;
     g->off[GPU_SW_tensor_main] = check_below(c, 2) != 0;
     dense(c, g, 1 + check_below(c, 200), 2048, 4096, check_below(c, 2) != 0);
@@ -156,7 +156,7 @@ static void dense_35b(check *c)
     static const uint32_t tokens[] = {1, 8, 17, 63, 128, 129, 200, 300};
     static const uint32_t shapes[][2] = {{12352, 2048}, {2048, 4096}, {9216, 2048}};
     const uint32_t i = check_below(c, 3);
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->mm_groups[0] = check_below(c, 2) != 0 ? 2 : 4;
     dense(c, g, CHECK_PICK(c, tokens), shapes[i][0], shapes[i][1], check_below(c, 2) != 0);
 }
@@ -277,7 +277,7 @@ static void router_nano(check *c)
 
 static void router_35b(check *c)
 {
-    router(c, &check_35b, 1 + check_below(c, 200));
+    router(c, &shape_35b, 1 + check_below(c, 200));
 }
 
 /* ---- Experts ---- */
@@ -500,7 +500,7 @@ static void moe_host(check *c)
 /* Long lists, several rounds of a simdgroup, experts without slots. */
 static void lists_only(check *c)
 {
-    model_shape s = check_35b;
+    model_shape s = shape_35b;
     s.n_experts = 8 + check_below(c, 300);
     s.n_experts_used = 1 + check_below(c, 8);
     gpu_context *g = check_context(c, &s);
@@ -521,26 +521,26 @@ static void lists_only(check *c)
 static void moe_35b(check *c)
 {
     static const uint32_t tokens[] = {1, 40, 130, 400};
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->mm_groups[1] = check_below(c, 2) != 0 ? 2 : 4;
     g->mm_groups[2] = check_below(c, 2) != 0 ? 2 : 4;
-    const moe m = new_moe(c, &check_35b, CHECK_PICK(c, tokens), check_below(c, 2) != 0);
+    const moe m = new_moe(c, &shape_35b, CHECK_PICK(c, tokens), check_below(c, 2) != 0);
     moe_case(c, g, &m, 60);
 }
 
 static void moe_35b_wide(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_inline_dequant] = true;
-    const moe m = new_moe(c, &check_35b, 1 + check_below(c, 200), check_below(c, 2) != 0);
+    const moe m = new_moe(c, &shape_35b, 1 + check_below(c, 200), check_below(c, 2) != 0);
     moe_case(c, g, &m, 40);
 }
 
 static void moe_35b_portable(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_tensor_main] = true;
-    const moe m = new_moe(c, &check_35b, 1 + check_below(c, 200), check_below(c, 2) != 0);
+    const moe m = new_moe(c, &shape_35b, 1 + check_below(c, 200), check_below(c, 2) != 0);
     moe_case(c, g, &m, 40);
 }
 
@@ -549,7 +549,7 @@ static void moe_35b_portable(check *c)
 /* groups: of the native main loop; 0: the usual, 1: the portable tile. */
 static gpu_context *time_context(check *c, uint8_t groups)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_tensor_main] = groups == 1;
     for (uint32_t i = 0; i < 3 && groups > 1; i++)
         g->mm_groups[i] = groups;
@@ -570,7 +570,7 @@ static void time_dense(check *c, uint32_t n, uint32_t rows, uint32_t cols, uint8
 static void time_moe(check *c, uint32_t n, uint8_t groups)
 {
     gpu_context *g = time_context(c, groups);
-    const moe m = new_moe(c, &check_35b, n, false);
+    const moe m = new_moe(c, &shape_35b, n, false);
     give_mm(c, g, n);
     op_moe_gemm(g, n, m.vxn, m.vids, m.vweights, &m.vbank, m.scratch, m.vx);
     check_run(c);
@@ -580,7 +580,7 @@ static void time_moe_wide(check *c, uint32_t n)
 {
     gpu_context *g = time_context(c, 0);
     g->off[GPU_SW_inline_dequant] = true;
-    const moe m = new_moe(c, &check_35b, n, false);
+    const moe m = new_moe(c, &shape_35b, n, false);
     give_mm(c, g, n);
     op_moe_gemm(g, n, m.vxn, m.vids, m.vweights, &m.vbank, m.scratch, m.vx);
     check_run(c);
@@ -598,7 +598,7 @@ TIME(time_in_portable, time_dense(c, 4096, 12352, 2048, 1))
 TIME(time_out, time_dense(c, 4096, 2048, 4096, 0))
 TIME(time_out_2, time_dense(c, 4096, 2048, 4096, 2))
 TIME(time_out_portable, time_dense(c, 4096, 2048, 4096, 1))
-TIME(time_router, router(c, &check_35b, 4096))
+TIME(time_router, router(c, &shape_35b, 4096))
 TIME(time_moe_4096_wide, time_moe_wide(c, 4096))
 TIME(time_moe_256, time_moe(c, 256, 0))
 TIME(time_moe_512, time_moe(c, 512, 0))

@@ -47,7 +47,7 @@ static void want_gemv(const gemv_case *k, const matrix *w, const float *x, const
 
 static void run_gemv(check *c, gemv_case k)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     g->off[GPU_SW_norm_fold] = k.no_fold;
     g->off[GPU_SW_gemv_rows] = k.no_rows;
     const uint32_t n_x = k.rows_of ? k.n + 3 : k.n;
@@ -63,7 +63,7 @@ static void run_gemv(check *c, gemv_case k)
     const float *y0 = check_floats(c, (uint64_t)k.n * k.rows, -1, 1);
     const gpu_view vx = check_view(c, "x", (uint64_t)n_x * k.cols * 4, x), none = {NULL, 0, 0};
     const gpu_view y = check_view(c, "y", (uint64_t)k.n * k.rows * 4, k.add ? y0 : NULL);
-    const gpu_view scratch = check_view(c, "scratch", op_gemv_scratch(&check_35b, k.n), NULL);
+    const gpu_view scratch = check_view(c, "scratch", op_gemv_scratch(&shape_35b, k.n), NULL);
     if (k.add)
         op_gemv_add(g, k.n, vx, &w.dev, scratch, y);
     else
@@ -73,7 +73,7 @@ static void run_gemv(check *c, gemv_case k)
     float *want = check_host(c, (uint64_t)k.n * k.rows * 4), *in = check_host(c, k.cols * 4);
     for (uint32_t t = 0; t < k.n; t++) {
         float *row = want + (size_t)t * k.rows;
-        want_gemv(&k, &w, x + (size_t)rows_of[t] * k.cols, k.norm ? norm : NULL, check_35b.rms_eps,
+        want_gemv(&k, &w, x + (size_t)rows_of[t] * k.cols, k.norm ? norm : NULL, shape_35b.rms_eps,
                   in, row);
         for (uint32_t i = 0; k.add && i < k.rows; i++)
             row[i] = y0[(size_t)t * k.rows + i] + row[i];
@@ -141,7 +141,7 @@ static void gemv_real(check *c)
 
 static void router(check *c)
 {
-    model_shape s = check_below(c, 2) == 0 ? check_nano : check_35b;
+    model_shape s = check_below(c, 2) == 0 ? check_nano : shape_35b;
     if (check_below(c, 3) == 0) s.hidden = 64 * (1 + check_below(c, 20));
     gpu_context *g = check_context(c, &s);
     g->off[GPU_SW_router_tail] = check_below(c, 3) == 0;
@@ -231,7 +231,7 @@ static moe_case any_moe(check *c)
 {
     moe_case k = {.s = check_nano, .n = 1};
     if (check_below(c, 2) == 0) {
-        k.s = check_35b;
+        k.s = shape_35b;
         k.s.n_experts = 4;
         k.s.n_experts_used = 1 + check_below(c, 3);
         k.s.expert_width = 64 * (1 + check_below(c, 3));
@@ -255,7 +255,7 @@ static void moe_wide(check *c)
 
 static void moe_real(check *c)
 {
-    moe_case k = {.s = check_35b};
+    moe_case k = {.s = shape_35b};
     k.s.n_experts = 32;
     k.n = check_below(c, 2) == 0 ? 1 : 1 + check_below(c, 16);
     run_moe(c, &k);

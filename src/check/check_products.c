@@ -49,7 +49,7 @@ static gpu_q4 matrix_of(const gpu_q4 *m, uint32_t i)
 
 static void make_routers(bench *b)
 {
-    const model_shape *s = &check_35b;
+    const model_shape *s = &shape_35b;
     const uint64_t codes = (s->n_experts + 1ull) * s->hidden, sb = codes / 16;
     b->router = (gpu_q8){
         repeated(b->c, "router", b->n_layers * codes, check_words(b->c, codes / 4), codes),
@@ -59,7 +59,7 @@ static void make_routers(bench *b)
 
 static void make_banks(bench *b)
 {
-    const model_shape *s = &check_35b;
+    const model_shape *s = &shape_35b;
     const uint32_t hw = s->hidden * s->expert_width, words = hw / 64 * 27;
     uint32_t *slab = check_words(b->c, words);
     memcpy(slab + hw / 4, check_scales(b->c, hw / 32, -7.5f), hw / 32 * 4);
@@ -71,7 +71,7 @@ static void make_banks(bench *b)
 
 static bench begin(check *c, uint32_t n)
 {
-    const model_shape *s = &check_35b;
+    const model_shape *s = &shape_35b;
     bench b = {.c = c, .g = check_context(c, s), .n = n};
     b.n_layers = check_on_emulator(c) ? 1 : s->n_layers;
     const uint32_t h = s->hidden, u = s->n_experts_used;
@@ -102,7 +102,7 @@ static void record_router(bench *b, uint32_t i)
 
 static void record_moe(bench *b, uint32_t i)
 {
-    const uint64_t bytes = (check_35b.n_experts + 1ull) * b->banks.slab_bytes;
+    const uint64_t bytes = (shape_35b.n_experts + 1ull) * b->banks.slab_bytes;
     const gpu_bank bank = {gpu_sub(b->banks.slabs, i % N_BANKS * bytes, bytes),
                            b->banks.slab_bytes};
     /* the counters of the router lie in front */
@@ -113,7 +113,7 @@ static void record_moe(bench *b, uint32_t i)
 static void bench_in(check *c, uint32_t n, uint32_t rows)
 {
     bench b = begin(c, n);
-    b.in = matrices(c, b.n_layers, rows, check_35b.hidden);
+    b.in = matrices(c, b.n_layers, rows, shape_35b.hidden);
     check_shape(c, "%u x norm + %u x 2048, T %u", b.n_layers, rows, n);
     for (uint32_t i = 0; i < b.n_layers; i++) {
         const gpu_q4 w = matrix_of(&b.in, i);
@@ -125,7 +125,7 @@ static void bench_in(check *c, uint32_t n, uint32_t rows)
 static void bench_out(check *c, uint32_t n)
 {
     bench b = begin(c, n);
-    b.out = matrices(c, b.n_layers, check_35b.hidden, 4096);
+    b.out = matrices(c, b.n_layers, shape_35b.hidden, 4096);
     check_shape(c, "%u x 2048 x 4096 + residual, T %u", b.n_layers, n);
     for (uint32_t i = 0; i < b.n_layers; i++) {
         const gpu_q4 w = matrix_of(&b.out, i);
@@ -137,8 +137,8 @@ static void bench_out(check *c, uint32_t n)
 static void bench_head(check *c, uint32_t n)
 {
     bench b = begin(c, n);
-    b.in = matrices(c, 1, check_35b.n_vocab, check_35b.hidden);
-    const gpu_view logits = check_view(c, "logits", (uint64_t)n * check_35b.n_vocab * 4, NULL);
+    b.in = matrices(c, 1, shape_35b.n_vocab, shape_35b.hidden);
+    const gpu_view logits = check_view(c, "logits", (uint64_t)n * shape_35b.n_vocab * 4, NULL);
     check_shape(c, "lm_head, T %u", n);
     op_gemv(b.g, n, b.x, n, b.norm, b.none, &b.in, b.scratch, logits);
     check_run(c);
@@ -170,8 +170,8 @@ static void bench_moe(check *c, uint32_t n, bool fused)
 static void bench_all(check *c, uint32_t n, uint32_t per_core)
 {
     bench b = begin(c, n);
-    b.in = matrices(c, b.n_layers, 12352, check_35b.hidden);
-    b.out = matrices(c, b.n_layers, check_35b.hidden, 4096);
+    b.in = matrices(c, b.n_layers, 12352, shape_35b.hidden);
+    b.out = matrices(c, b.n_layers, shape_35b.hidden, 4096);
     make_routers(&b);
     make_banks(&b);
     b.g->groups_per_core = per_core;

@@ -59,7 +59,7 @@ static void sum(check *c)
 /* The bandwidth of a copy, the ceiling that other lines are held against. */
 static void copy_bench(check *c)
 {
-    gpu_context *g = check_context(c, &check_35b);
+    gpu_context *g = check_context(c, &shape_35b);
     const uint32_t n = check_on_emulator(c) ? 1u << 20 : 1u << 28;
     check_shape(c, "%u MiB", n >> 18);
     const gpu_view x = check_view(c, "x", (uint64_t)n * 4, NULL);

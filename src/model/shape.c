@@ -6,6 +6,29 @@
 #define N_VOCAB_MAX (1 << 24)
 #define WIDTH_MAX   65536
 
+const model_shape shape_35b = {
+    .n_layers = 40,
+    .hidden = 2048,
+    .n_vocab = 248320,
+    .max_context = 262144,
+    .full_interval = 4,
+    .n_heads = 16,
+    .n_kv_heads = 2,
+    .head_dim = MODEL_HEAD_DIM,
+    .rotary_dim = MODEL_ROTARY_DIM,
+    .gdn_k_heads = 16,
+    .gdn_v_heads = 32,
+    .gdn_k_dim = MODEL_GDN_DIM,
+    .gdn_v_dim = MODEL_GDN_DIM,
+    .conv_kernel = MODEL_CONV_KERNEL,
+    .n_experts = 256,
+    .n_experts_used = 8,
+    .expert_width = 512,
+    .shared_width = 512,
+    .rms_eps = 1e-6f,
+    .rope_theta = 1e7f,
+};
+
 /* ---- Refusals ---- */
 
 calla_status shape_refuse(const json_value *v, const char *file, const char *key,

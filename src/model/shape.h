@@ -45,6 +45,9 @@ calla_status shape_read(model_shape *out, const json_value *config, const json_v
 calla_status shape_refuse(const json_value *v, const char *file, const char *key,
                           const char *expected, calla_error *err);
 
+/* Qwen3.6-35B-A3B: sizes only, no stop ids. */
+extern const model_shape shape_35b;
+
 static inline bool shape_is_full(const model_shape *s, uint32_t i_layer)
 {
     return (i_layer + 1) % s->full_interval == 0;

@@ -313,29 +313,6 @@ calla_status synth_write(const char *out, const synth_options *options, uint64_t
 
 /* ---- Shapes ---- */
 
-static const model_shape full_shape = {
-    .n_layers = 40,
-    .hidden = 2048,
-    .n_vocab = 248320,
-    .max_context = 262144,
-    .full_interval = 4,
-    .n_heads = 16,
-    .n_kv_heads = 2,
-    .head_dim = MODEL_HEAD_DIM,
-    .rotary_dim = MODEL_ROTARY_DIM,
-    .gdn_k_heads = 16,
-    .gdn_v_heads = 32,
-    .gdn_k_dim = MODEL_GDN_DIM,
-    .gdn_v_dim = MODEL_GDN_DIM,
-    .conv_kernel = MODEL_CONV_KERNEL,
-    .n_experts = 256,
-    .n_experts_used = 8,
-    .expert_width = 512,
-    .shared_width = 512,
-    .rms_eps = 1e-6f,
-    .rope_theta = 1e7f,
-};
-
 /* The demonstration model: the same in everything that is not a size. */
 static void make_nano(model_shape *s)
 {
@@ -358,7 +335,7 @@ calla_status synth_shape(model_shape *out, const char *name, uint32_t n_layers, 
     if (!slice && !nano && strcmp(name, "full") != 0)
         return err_set(err, CALLA_ERR_ARGUMENT, "shape: expected full, slice or nano, found %.40s",
                        name);
-    *out = full_shape;
+    *out = shape_35b;
     if (nano) make_nano(out);
     if (slice) out->n_layers = 8;
     if (n_layers != 0) out->n_layers = n_layers;

@@ -4,6 +4,7 @@
 
 #include "base/fpenv.h"
 #include "exec/cpu/cpu.h"
+#include "exec/segment.h"
 
 void norm_token(const cpu_exec *ex, uint32_t t, const float *w)
 {
@@ -98,21 +99,12 @@ static calla_status begin(cpu_exec *ex, const exec_segment *segs, uint32_t n_seg
     for (uint32_t i = 0; i < n_segs; i++) {
         const exec_segment *seg = &segs[i];
         const exec_seq *seq = seg->seq;
-        if (seg->n_tokens == 0 || seg->n_tokens > ex->chunk - n)
-            return err_set(err, CALLA_ERR_ARGUMENT,
-                           "a batch holds 1 to %u tokens, segment %u brings %u after %u", ex->chunk,
-                           i, seg->n_tokens, n);
-        if (seg->n_tokens > seq->n_ctx - seq->n_tokens)
-            return err_set(err, CALLA_ERR_FULL,
-                           "%u more tokens do not fit: %u of the context of %u are in use",
-                           seg->n_tokens, seq->n_tokens, seq->n_ctx);
+        const calla_status st = exec_check_segment(seg, i, n, ex->chunk, seq->n_tokens, seq->n_ctx,
+                                                   ex->shape->n_vocab, err);
+        if (st != CALLA_OK) return st;
         ex->seg_first[i] = n;
-        for (uint32_t j = 0; j < seg->n_tokens; j++, n++) {
-            if (seg->tokens[j] < 0 || (uint32_t)seg->tokens[j] >= ex->shape->n_vocab)
-                return err_set(err, CALLA_ERR_ARGUMENT, "token id %d is outside 0 .. %u",
-                               seg->tokens[j], ex->shape->n_vocab - 1);
+        for (uint32_t j = 0; j < seg->n_tokens; j++, n++)
             ex->tokens[n] = (batch_token){seg->seq, seq->n_tokens + j, i};
-        }
     }
     ex->segs = segs;
     ex->n_segs = n_segs;

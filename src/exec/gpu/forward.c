@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "exec/gpu/gpu.h"
+#include "exec/segment.h"
 
 uint32_t gpu_len_bucket(uint32_t len)
 {
@@ -517,18 +518,9 @@ static calla_status check(const gpu_exec *ex, const exec_segment *segs, uint32_t
     for (uint32_t i = 0; i < n_segs; i++) {
         const exec_segment *seg = &segs[i];
         const exec_seq *seq = seg->seq;
-        if (seg->n_tokens == 0 || seg->n_tokens > ex->chunk - n)
-            return err_set(err, CALLA_ERR_ARGUMENT,
-                           "a batch holds 1 to %u tokens, segment %u brings %u after %u", ex->chunk,
-                           i, seg->n_tokens, n);
-        if (seg->n_tokens > seq->n_ctx - seq->n_tokens)
-            return err_set(err, CALLA_ERR_FULL,
-                           "%u more tokens do not fit: %u of the context of %u are in use",
-                           seg->n_tokens, seq->n_tokens, seq->n_ctx);
-        for (uint32_t j = 0; j < seg->n_tokens; j++)
-            if (seg->tokens[j] < 0 || (uint32_t)seg->tokens[j] >= ex->shape->n_vocab)
-                return err_set(err, CALLA_ERR_ARGUMENT, "token id %d is outside 0 .. %u",
-                               seg->tokens[j], ex->shape->n_vocab - 1);
+        const calla_status st = exec_check_segment(seg, i, n, ex->chunk, seq->n_tokens, seq->n_ctx,
+                                                   ex->shape->n_vocab, err);
+        if (st != CALLA_OK) return st;
         n += seg->n_tokens;
     }
     return CALLA_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "exec/gpu/gpu.h"
+#include "exec/segment.h"
 
 static uint64_t layout(const model_shape *s, gpu_stream *t)
 {
@@ -107,15 +108,12 @@ static calla_status check(const gpu_exec *ex, const exec_stream *items, uint32_t
     if (ex->shape->n_vocab % 4 != 0 || ex->shape->n_vocab > SAMPLE_VOCAB_MAX)
         return err_set(err, CALLA_ERR_FULL, "a GPU cannot draw from a vocabulary of %u",
                        ex->shape->n_vocab);
+    if (max_steps == 0) return err_set(err, CALLA_ERR_FULL, "a stream of no steps");
     for (uint32_t i = 0; i < n; i++) {
         const exec_stream *s = &items[i];
-        if (s->token < 0 || (uint32_t)s->token >= ex->shape->n_vocab)
-            return err_set(err, CALLA_ERR_ARGUMENT, "token id %d is outside 0 .. %u", s->token,
-                           ex->shape->n_vocab - 1);
-        if (max_steps == 0 || max_steps > s->seq->n_ctx - s->seq->n_tokens)
-            return err_set(err, CALLA_ERR_FULL,
-                           "%u more tokens do not fit: %u of the context of %u are in use",
-                           max_steps, s->seq->n_tokens, s->seq->n_ctx);
+        calla_status st = exec_check_token(s->token, ex->shape->n_vocab, err);
+        if (st == CALLA_OK) st = exec_check_room(max_steps, s->seq->n_tokens, s->seq->n_ctx, err);
+        if (st != CALLA_OK) return st;
         if (ex->ctx.off[GPU_SW_sampler_gpu] && s->sampling.greedy == 0)
             return err_set(err, CALLA_ERR_FULL, "sampling on the GPU is off");
     }
