@@ -115,6 +115,8 @@ results: $(BUILD)/calla ## tables and plots of docs/RESULTS.md from the JSON fil
 	python3 tools/results.py --calla $(BUILD)/calla
 check-planted: $(BUILD)/calla ## faults planted in a copy's code: are they caught and named? (minutes)
 	BUILD=$(BUILD) sh tests/planted/faults.sh
+bench-planted: $(BUILD)/calla ## a build made 5 % slower: does bench --compare tell it apart? (ROUNDS=12)
+	BUILD=$(BUILD) sh bench/planted.sh $(or $(ROUNDS),12)
 check-cli: programs ## command line tests only
 	$(run) $(cli_tests)
 # Comparisons with other implementations, in Python; oracle-env installs what they need.

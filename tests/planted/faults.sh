@@ -81,9 +81,9 @@ low='/vi_low(vi a)/,/^}/s/_mm\([0-9]*\)_and_si[0-9]*(a,/_mm\1_and_si\1(_mm\1_srl
 high='/vi_high(vi a)/,/^}/s/vi_low(_mm\([0-9]*\)_srli_epi32(a, 4))/_mm\1_and_si\1(a, _mm\1_set1_epi8(15))/'
 for v in $variants; do
     case $v in
-    avx2) codes=src/exec/cpu/int_avx2.c scan=src/exec/cpu/vec_gdn.inc gone='s/v_set(decay)/v_set(1.0f + 0.0f * decay)/' ;;
+    avx2 | avxvnni) codes=src/exec/cpu/int_256.inc scan=src/exec/cpu/vec_gdn.inc gone='s/v_set(decay)/v_set(1.0f + 0.0f * decay)/' ;;
     avx512) codes=src/exec/cpu/matmul_avx512vnni.c scan=src/exec/cpu/gdn_avx512.c gone='s/_mm512_set1_ps(decay)/_mm512_set1_ps(1.0f + 0.0f * decay)/' ;;
-    neon) codes= scan=src/exec/cpu/vec_gdn.inc gone='s/v_set(decay)/v_set(1.0f + 0.0f * decay)/' ;;
+    *) codes= scan=src/exec/cpu/vec_gdn.inc gone='s/v_set(decay)/v_set(1.0f + 0.0f * decay)/' ;;
     esac
     if [ -n "$codes" ] && begin "cpu $v: the high nibble first"; then
         plant $codes "$low; $high"
