@@ -17,4 +17,13 @@ check-neon: ## the NEON kernels against the definition, under qemu-user
 	    echo "$$c:" && $(NEON_RUN) -cpu $$c build-aarch64/calla-check --cases 2 '*_i*' || exit 1; done
 	$(NEON_RUN) build-aarch64/calla-check $(NEON_NEED) $(KERNEL_ARGS)
 
-.PHONY: check-neon
+# The plugin is for QEMU itself, so for this machine's compiler. Without the cross compiler or QEMU
+# only this machine's variants are counted.
+bench-instructions: $(BUILD)/count-kernels ## instructions a weight of each kernel variant; NEON's under qemu-user
+	@if command -v $(NEON_CC) >/dev/null && command -v qemu-aarch64 >/dev/null; then \
+	    $(MAKE) --no-print-directory BUILD=build-aarch64 CC='$(NEON_CC)' LDFLAGS=-static LIB_LDLIBS= \
+	        build-aarch64/count-kernels && \
+	    $(CC) -O2 $(WARN) -shared -fPIC -o build-aarch64/count.so bench/count/plugin.c; fi
+	@BUILD=$(BUILD) bench/instructions $(KERNEL_ARGS)
+
+.PHONY: check-neon bench-instructions

@@ -151,6 +151,8 @@ $(BUILD)/serve-%: $(BUILD)/bench/serve_%.o $(BUILD)/libcalla.a
 	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
 bench-cache: $(BUILD)/serve-cache ## an agent's turns with and without the prefix cache
 	$(BUILD)/serve-cache $(BENCH_ARGS)
+$(BUILD)/count-kernels: $(BUILD)/bench/count/count.o $(CHECKED_OBJ)
+	$(Q)$(LINK) -o $@ $^ -lm $(LDLIBS)
 bench: $(BUILD)/calla $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
 	$(BUILD)/calla bench $(BENCH_ARGS)
 	$(BUILD)/calla-check --bench
