@@ -17,7 +17,7 @@ double peak_int8_i8mm(uint64_t n, float *sink)
             acc[i] = vmmlaq_s32(acc[i], a, b);
     }
     for (int i = 1; i < CHAINS; i++)
-        acc[0] = vaddq_s32(acc[0], acc[i]);
+        acc[0] = veorq_s32(acc[0], acc[i]);
     *sink += (float)vgetq_lane_s32(acc[0], 0);
     return (double)n * CHAINS * 32 * 2.0;
 }
