@@ -48,6 +48,9 @@ refuses 2 "expected a size like 512M or 4G, found '4X'" serve --cache-ram 4X
 refuses 2 'expected a whole number from 0 to 65535' serve --port 70000
 refuses 2 "expected a whole number from 1 to 64, found '0'" serve --parallel 0
 refuses 1 '--ctx is 2000000, expected at most' serve --ctx 2000000 --log-level error
+for origin in https://x/path x https:// https://x/ 'https://a,https://b?'; do
+    refuses 1 '--cors-origin: expected * or an origin like' serve --port 0 --log-level error --cors-origin "$origin"
+done
 
 # ---- Answers ----
 start

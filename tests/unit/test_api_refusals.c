@@ -24,8 +24,9 @@ typedef struct wrong {
         {"presence_penalty", "\"x\"", NULL}, {"presence_penalty", "1000", NULL},                   \
         {"frequency_penalty", "{}", NULL}, {"repetition_penalty", "-1", NULL},                     \
         {"repetition_penalty", "false", NULL}, {"seed", "1.5", NULL}, {"seed", "\"s\"", NULL},     \
-        {"seed", "1e30", NULL}, {"logit_bias", "[]", NULL}, {"logit_bias", "{\"x\":1}", NULL},     \
-        {"logit_bias", "{\"-1\":1}", NULL}, {"logit_bias", "{\"999999999\":1}", NULL},             \
+        {"seed", "1e30", NULL}, {"seed", "9223372036854775808", NULL}, {"logit_bias", "[]", NULL}, \
+        {"logit_bias", "{\"x\":1}", NULL}, {"logit_bias", "{\"-1\":1}", NULL},                     \
+        {"logit_bias", "{\"999999999\":1}", NULL},                                                 \
         {"logit_bias", "{\"1\":\"a\"}", "logit_bias.1"},                                           \
         {"logit_bias", "{\"1\":101}", "logit_bias.1"}, {"stream", "1", NULL},                      \
         {"stream", "\"true\"", NULL}, {"model", "1", NULL}, {"enable_thinking", "0", NULL},        \
