@@ -16,8 +16,8 @@
 #include "server/http.h"
 
 typedef struct api_options {
-    calla_engine *engine; /* with a tokenizer */
-    scheduler *scheduler;
+    calla_engine *engine;   /* with a tokenizer */
+    scheduler *scheduler;   /* NULL: for questions only (api_question.h), not for handlers */
     const char *model_name; /* NULL: the last part of the checkpoint's path */
     uint64_t replay_bytes;  /* for the tokens of past answers; 0: 32 MiB */
 } api_options;

@@ -264,13 +264,15 @@ static void chat_finish(gen_job *job)
     gen_send_tail(job, "chat.completion.chunk");
 }
 
+const gen_protocol gen_chat = {.parse = chat_parse,
+                               .id_prefix = "chatcmpl-",
+                               .prompt_name = "messages",
+                               .call_prefix = "call_",
+                               .event = chat_event,
+                               .finish = chat_finish,
+                               .answer = chat_answer};
+
 void api_chat(api_ctx *ctx, http_request *req)
 {
-    static const gen_protocol protocol = {.id_prefix = "chatcmpl-",
-                                          .prompt_name = "messages",
-                                          .call_prefix = "call_",
-                                          .event = chat_event,
-                                          .finish = chat_finish,
-                                          .answer = chat_answer};
-    gen_handle(ctx, req, &protocol, chat_parse);
+    gen_handle(ctx, req, &gen_chat);
 }

@@ -237,14 +237,16 @@ static void completions_finish(gen_job *job)
     gen_send_tail(job, OBJECT);
 }
 
+static const gen_protocol completions = {.parse = completions_parse,
+                                         .id_prefix = "cmpl-",
+                                         .prompt_name = "prompt",
+                                         .call_prefix = "call_",
+                                         .wire_bytes = sizeof(completion_wire),
+                                         .event = completions_event,
+                                         .finish = completions_finish,
+                                         .answer = completions_answer};
+
 void api_completions(api_ctx *ctx, http_request *req)
 {
-    static const gen_protocol protocol = {.id_prefix = "cmpl-",
-                                          .prompt_name = "prompt",
-                                          .call_prefix = "call_",
-                                          .wire_bytes = sizeof(completion_wire),
-                                          .event = completions_event,
-                                          .finish = completions_finish,
-                                          .answer = completions_answer};
-    gen_handle(ctx, req, &protocol, completions_parse);
+    gen_handle(ctx, req, &completions);
 }

@@ -151,6 +151,7 @@ typedef struct gen_choice {
 } gen_choice;
 
 typedef struct gen_protocol {
+    bool (*parse)(gen_job *job, api_error *e); /* fills job->in from job->body */
     const char *id_prefix, *call_prefix;
     const char *prompt_name;         /* the member that has the prompt */
     size_t wire_bytes;               /* of gen_job.wire */
@@ -161,6 +162,9 @@ typedef struct gen_protocol {
     void (*finish)(gen_job *job);              /* end of the stream */
     void (*answer)(gen_job *job, strbuf *out); /* the whole answer's JSON */
 } gen_protocol;
+
+/* Those that make a prompt of messages. */
+extern const gen_protocol gen_chat, gen_responses, gen_messages;
 
 struct gen_job {
     api_ctx *ctx;
@@ -185,10 +189,12 @@ struct gen_job {
     gen_choice choices[API_CHOICES_MAX];
 };
 
-/* A request from its body to its answer; parse fills job->in from job->body. */
-typedef bool (*gen_parse)(gen_job *job, api_error *e);
-void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol, gen_parse parse);
-/* Parses the body. NULL: answered already. */
+/* A request from its body to its answer. */
+void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol);
+/* A job without a client, its body parsed as JSON. NULL: a fault. */
+gen_job *gen_create(api_ctx *ctx, const gen_protocol *protocol, const char *body, size_t n_body,
+                    api_error *e);
+/* A job of this request, its body parsed as JSON. NULL: answered already. */
 gen_job *gen_begin(api_ctx *ctx, http_request *req, const gen_protocol *protocol);
 void gen_destroy(gen_job *job);
 /* Answers with the error and destroys the job. */

@@ -35,8 +35,10 @@ calla_status api_create(api_ctx **out, const api_options *options, calla_error *
     ctx->scheduler = options->scheduler;
     ctx->tok = calla_engine_tokenizer(options->engine);
     calla_engine_get_info(options->engine, &ctx->info);
-    scheduler_stats(options->scheduler, &stats);
-    ctx->n_ctx = stats.n_ctx;
+    if (options->scheduler != NULL) {
+        scheduler_stats(options->scheduler, &stats);
+        ctx->n_ctx = stats.n_ctx;
+    }
     const time_t now = time(NULL);
     struct tm utc;
     ctx->created = (int64_t)now;
@@ -87,15 +89,18 @@ void api_respond_error(http_request *req, const api_error *e)
     http_respond_error(req, &he, "%s", e->message);
 }
 
-gen_job *gen_begin(api_ctx *ctx, http_request *req, const gen_protocol *protocol)
+gen_job *gen_create(api_ctx *ctx, const gen_protocol *protocol, const char *body, size_t n_body,
+                    api_error *e)
 {
     const json_limits limits = {
         .what = "body", .max_depth = API_JSON_DEPTH, .max_nodes = API_JSON_NODES};
-    api_error e = {0};
     calla_error err;
     gen_job *job = mem_alloc(sizeof *job);
-    if (job == NULL) goto memory;
-    *job = (gen_job){.ctx = ctx, .req = req, .protocol = protocol};
+    if (job == NULL) {
+        (void)api_no_memory(e);
+        return NULL;
+    }
+    *job = (gen_job){.ctx = ctx, .protocol = protocol};
     job->created = (int64_t)time(NULL);
     random_id(job->id, protocol->id_prefix);
     (void)pthread_mutex_init(&job->lock, NULL);
@@ -106,26 +111,27 @@ gen_job *gen_begin(api_ctx *ctx, http_request *req, const gen_protocol *protocol
     }
     job->in.n = job->in.n_prompts = 1;
     if (protocol->wire_bytes != 0 && (job->wire = mem_alloc(protocol->wire_bytes)) == NULL)
-        goto memory;
-    if (json_parse(&job->body, req->body, req->n_body, &limits, &err) != CALLA_OK) {
-        (void)api_from(&e, NULL, &err);
-        gen_refuse(job, &e);
-        return NULL;
-    }
-    if (job->body.root->type != JSON_OBJECT) {
-        (void)api_fail(&e, 400, NULL, NULL, "The body must be a JSON object, found %s.",
+        (void)api_no_memory(e);
+    else if (json_parse(&job->body, body, n_body, &limits, &err) != CALLA_OK)
+        (void)api_from(e, NULL, &err);
+    else if (job->body.root->type != JSON_OBJECT)
+        (void)api_fail(e, 400, NULL, NULL, "The body must be a JSON object, found %s.",
                        json_type_name(job->body.root));
-        gen_refuse(job, &e);
-        return NULL;
-    }
-    return job;
-memory:
-    (void)api_no_memory(&e);
+    else
+        return job;
+    gen_destroy(job);
+    return NULL;
+}
+
+gen_job *gen_begin(api_ctx *ctx, http_request *req, const gen_protocol *protocol)
+{
+    api_error e = {0};
+    gen_job *job = gen_create(ctx, protocol, req->body, req->n_body, &e);
     if (job != NULL)
-        gen_refuse(job, &e);
+        job->req = req;
     else
         api_respond_error(req, &e);
-    return NULL;
+    return job;
 }
 
 static void choice_deinit(gen_choice *c)
@@ -187,12 +193,12 @@ bool gen_chat_prompt(gen_job *job, const json_value *messages, const calla_chat_
     return prompt_build(&job->in.prompt, &from, e);
 }
 
-void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol, gen_parse parse)
+void gen_handle(api_ctx *ctx, http_request *req, const gen_protocol *protocol)
 {
     api_error e = {0};
     gen_job *job = gen_begin(ctx, req, protocol);
     if (job == NULL) return;
-    if (parse(job, &e))
+    if (protocol->parse(job, &e))
         gen_run(job);
     else
         gen_refuse(job, &e);

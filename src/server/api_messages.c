@@ -587,26 +587,27 @@ static void messages_deinit(void *wire)
     strbuf_deinit(&w->content);
 }
 
-static const gen_protocol protocol = {.id_prefix = "msg_",
-                                      .prompt_name = "messages",
-                                      .call_prefix = "toolu_",
-                                      .wire_bytes = sizeof(msg_wire),
-                                      .wire_deinit = messages_deinit,
-                                      .flat_tools = true,
-                                      .collects = true,
-                                      .event = messages_event,
-                                      .finish = messages_finish,
-                                      .answer = messages_answer};
+const gen_protocol gen_messages = {.parse = messages_parse,
+                                   .id_prefix = "msg_",
+                                   .prompt_name = "messages",
+                                   .call_prefix = "toolu_",
+                                   .wire_bytes = sizeof(msg_wire),
+                                   .wire_deinit = messages_deinit,
+                                   .flat_tools = true,
+                                   .collects = true,
+                                   .event = messages_event,
+                                   .finish = messages_finish,
+                                   .answer = messages_answer};
 
 void api_messages(api_ctx *ctx, http_request *req)
 {
-    gen_handle(ctx, req, &protocol, messages_parse);
+    gen_handle(ctx, req, &gen_messages);
 }
 
 void api_count_tokens(api_ctx *ctx, http_request *req)
 {
     api_error e = {0};
-    gen_job *job = gen_begin(ctx, req, &protocol);
+    gen_job *job = gen_begin(ctx, req, &gen_messages);
     if (job == NULL) return;
     if (!messages_parse(job, &e)) {
         gen_refuse(job, &e);

@@ -171,3 +171,38 @@ bool prompt_build(api_prompt *out, const prompt_source *from, api_error *e)
     chat_prompt_deinit(&text);
     return st == CALLA_OK;
 }
+
+static bool begins(const char *s, size_t n, const char *with)
+{
+    return n >= strlen(with) && memcmp(s, with, strlen(with)) == 0;
+}
+
+calla_status prompt_answer_tokens(const calla_tokenizer *tok, const json_value *message,
+                                  bool thinking, uint32_t *n, calla_error *err)
+{
+    static const calla_chat_options plain = {.no_generation_prompt = true};
+    tree t = {0};
+    chat_prompt text = {0};
+    id_list ids = {0};
+    tree_list list = tree_begin(&t, JSON_ARRAY), question = tree_begin(&t, JSON_OBJECT);
+    tree_set(&t, &question, "role", tree_literal(&t, "user"));
+    tree_set(&t, &question, "content", tree_literal(&t, ""));
+    tree_append(&t, &list, question.node);
+    tree_append(&t, &list, tree_copy(&t, message));
+    calla_status st = t.failed ? err_set(err, CALLA_ERR_MEMORY, "no memory for an answer")
+                               : chat_render(&text, list.node, NULL, &plain, err);
+    if (st == CALLA_OK) {
+        const chat_message place = text.messages[1];
+        const char *s = text.text.data + place.begin + strlen(ASSISTANT);
+        size_t len = place.end - place.begin - strlen(ASSISTANT) - strlen(IM_END);
+        const size_t skip = !thinking && begins(s, len, THINK_NONE) ? strlen(THINK_NONE)
+                            : begins(s, len, THINK_OPEN)            ? strlen(THINK_OPEN)
+                                                                    : 0;
+        st = tokenizer_encode_spans(tok, s + skip, len - skip, NULL, 0, &ids, err);
+    }
+    *n = (uint32_t)ids.len;
+    mem_free(ids.data);
+    chat_prompt_deinit(&text);
+    tree_deinit(&t);
+    return st;
+}

@@ -34,6 +34,11 @@ typedef struct prompt_source {
 bool prompt_build(api_prompt *out, const prompt_source *from, api_error *e);
 void prompt_deinit(api_prompt *p); /* zeroed struct is fine */
 
+/* Tokens that a model wrote for this (normalized) answer, whose prompt ended inside an open block
+ * of thinking or behind a closed one. */
+calla_status prompt_answer_tokens(const calla_tokenizer *tok, const json_value *message,
+                                  bool thinking, uint32_t *n, calla_error *err);
+
 /* Whether the ids end inside an open block of thinking. */
 bool prompt_in_thinking(const calla_tokenizer *tok, const int32_t *ids, size_t n);
 

@@ -635,17 +635,19 @@ static void responses_deinit(void *wire)
     strbuf_deinit(&w->output);
 }
 
+const gen_protocol gen_responses = {.parse = responses_parse,
+                                    .id_prefix = "resp_",
+                                    .prompt_name = "input",
+                                    .call_prefix = "call_",
+                                    .wire_bytes = sizeof(resp_wire),
+                                    .wire_deinit = responses_deinit,
+                                    .flat_tools = true,
+                                    .collects = true,
+                                    .event = responses_event,
+                                    .finish = responses_finish,
+                                    .answer = responses_answer};
+
 void api_responses(api_ctx *ctx, http_request *req)
 {
-    static const gen_protocol protocol = {.id_prefix = "resp_",
-                                          .prompt_name = "input",
-                                          .call_prefix = "call_",
-                                          .wire_bytes = sizeof(resp_wire),
-                                          .wire_deinit = responses_deinit,
-                                          .flat_tools = true,
-                                          .collects = true,
-                                          .event = responses_event,
-                                          .finish = responses_finish,
-                                          .answer = responses_answer};
-    gen_handle(ctx, req, &protocol, responses_parse);
+    gen_handle(ctx, req, &gen_responses);
 }
