@@ -1,5 +1,5 @@
 # make install PREFIX=/usr/local DESTDIR=: the program, the library, its header, pkg-config file,
-# man pages, completions, units for systemd or launchd, and the demonstration model, which `calla` looks for in PREFIX/share/calla/models/nano.
+# man pages, completions, units for systemd or launchd, and, which `calla` looks for in PREFIX/share/calla, the demonstration model and the session of `calla bench --agent`.
 
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
@@ -44,6 +44,7 @@ else
 	$(INSTALL) -m 644 $(BUILD)/unit.tmp '$(DESTDIR)$(USERUNITDIR)/calla.service'
 endif
 	$(INSTALL) -m 644 $(NANO) '$(DESTDIR)$(DATADIR)/models/nano/'
+	$(INSTALL) -m 644 bench/agent/session.jsonl '$(DESTDIR)$(DATADIR)/agent-session.jsonl'
 	sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@includedir@|$(INCLUDEDIR)|' \
 	    -e 's|@version@|$(VERSION)|' calla.pc.in >'$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'
 	chmod 644 '$(DESTDIR)$(LIBDIR)/pkgconfig/calla.pc'

@@ -67,7 +67,8 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/libcalla.a
 # A fuzz target without a fuzzer: runs its input once for each file of a folder.
 $(BUILD)/replay/%: tests/fuzz/%.c tests/fuzz/replay.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
-	$(Q)$(TEST_CC) -MF $@.d $(filter %.c,$^) -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+	$(Q)$(TEST_CC) -MF $@.d $(filter %.c %.o,$^) -o $@ $(SAN) $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+$(BUILD)/replay/fuzz_agent $(BUILD)/fuzz_agent: $(BUILD)/src/bench/agent_trace.o
 
 # Programs that tools/oracle/ compares with reference implementations in Python.
 $(BUILD)/oracle/%: tests/oracle/%.c $(BUILD)/libcalla.a
@@ -147,10 +148,8 @@ demo: ## build, then let the demonstration model answer; installs what is missin
 	@sh tools/demo.sh $(BUILD)/calla
 
 # bench/ : programs that measure; never part of the tests. BENCH_ARGS goes to `calla bench`.
-$(BUILD)/serve-%: $(BUILD)/bench/serve_%.o $(BUILD)/libcalla.a
-	$(Q)$(LINK) -o $@ $^ $(LINK_LIBS)
-bench-cache: $(BUILD)/serve-cache ## an agent's turns with and without the prefix cache
-	$(BUILD)/serve-cache $(BENCH_ARGS)
+bench-cache: $(BUILD)/calla ## an agent's turns with and without the prefix cache; BENCH_ARGS='-m DIR ...'
+	$(BUILD)/calla bench --agent --no-cache --turns 12 $(BENCH_ARGS)
 $(BUILD)/count-kernels: $(BUILD)/bench/count/count.o $(CHECKED_OBJ)
 	$(Q)$(LINK) -o $@ $^ -lm $(LDLIBS)
 bench: $(BUILD)/calla $(BUILD)/calla-check ## speed of prefill, decode and kernels; BENCH_ARGS='-m DIR ...'
@@ -187,7 +186,7 @@ fuzz: ## fuzz every parser: FUZZ_SECONDS=60 each, FUZZ='NAME...' to choose
 	    FUZZ='$(FUZZ)' run-fuzz
 $(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/libcalla.a
 	@mkdir -p $(@D)
-	$(Q)$(TEST_CC) -MF $@.d -fsanitize=fuzzer $< -o $@ $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
+	$(Q)$(TEST_CC) -MF $@.d -fsanitize=fuzzer $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(BUILD)/libcalla.a $(LINK_LIBS)
 fuzz-build: $(FUZZ_NAMES:%=$(BUILD)/%)
 run-fuzz: $(FUZZ:%=$(BUILD)/fuzz_%)
 	@sh tools/fuzz.sh $(BUILD) $(FUZZ_SECONDS) $(FUZZ)

@@ -11,6 +11,8 @@ cd "$stage"
 "$prefix/bin/calla" --version
 answer=$("$prefix/bin/calla" run --no-think -p 'What is 47 + 38?' </dev/null 2>log) || { cat log; exit 1; }
 echo "answer: $answer"
+# The session beside the model: one turn of it.
+"$prefix/bin/calla" bench --agent --turns 1 >log 2>&1 || { cat log; exit 1; }
 case $answer in *85*) ;; *) echo "the installed model did not say 85"; exit 1 ;; esac
 cat >user.c <<'EOF'
 #include <calla.h>

@@ -74,6 +74,7 @@ typedef struct bench_record {
     uint32_t n_results;
     bench_left left[BENCH_LEFT_MAX];
     uint32_t n_left;
+    const struct agent_result *agent; /* of a replay (agent.h), borrowed, or NULL */
 } bench_record;
 
 /* Zeroes it and fills what is known before anything is measured; flags stay the caller's. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "bench/agent.h"
 
 /* ---- Shares ---- */
 
@@ -266,7 +267,12 @@ void report_json(const bench_record *r, strbuf *out)
         if (i != 0) (void)strbuf_putc(out, ',');
         put_result(out, r, &r->results[i]);
     }
-    (void)strbuf_puts(out, "\n]}\n");
+    (void)strbuf_puts(out, "\n]");
+    if (r->agent != NULL) {
+        (void)strbuf_puts(out, ",\n ");
+        agent_put_json(out, r->agent);
+    }
+    (void)strbuf_puts(out, "}\n");
 }
 
 /* ---- CSV ---- */
@@ -307,6 +313,10 @@ static void put_common(strbuf *s, const bench_record *r)
 
 void report_csv(const bench_record *r, strbuf *out)
 {
+    if (r->agent != NULL) {
+        agent_put_csv(out, r->agent);
+        return;
+    }
     (void)strbuf_puts(out, "kind,tokens,without,tokens_per_s,slowest,fastest,low,high,"
                            "bytes_per_token,flops_per_token,bandwidth_fraction,matrix_fraction,"
                            "kernels_per_token,stages_per_token,memory_bytes,version,commit,date,"

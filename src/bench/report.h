@@ -1,7 +1,8 @@
 /* report.h - a record as lines for people, as JSON and as CSV.
  *
  * JSON:    format 3; docs/BENCH.md lists the fields. What was not measured is null.
- * CSV:     one line for each result, the same names, the lists of seconds left out.
+ * CSV:     one line for each result, the same names, the lists of seconds left out; of a replay
+ *          (agent.h) one for each turn instead.
  */
 #ifndef CALLA_BENCH_REPORT_H
 #define CALLA_BENCH_REPORT_H

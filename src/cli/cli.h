@@ -187,6 +187,13 @@ int cli_fail(const cli_command *cmd, const calla_error *err);
  * pulled model. *dir: mem_free(). */
 calla_status cli_model_dir(const char *given, char **dir, calla_error *err);
 
+/* "512M", "4G": bytes. False: it is something else. */
+bool cli_size(const char *text, uint64_t *out);
+
+/* A file of the source tree, or where it is installed below share/calla; NULL: in neither place.
+ * mem_free(). */
+char *cli_data_file(const char *in_tree, const char *installed);
+
 /* Where packed weights are kept: as given ("none" too); else the user's cache folder when the
  * backend may be a real GPU; else, and when there is no such folder, NULL. *dir: mem_free(). */
 calla_status cli_pack_dir(const cli_common *common, char **dir, calla_error *err);

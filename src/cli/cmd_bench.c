@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "bench/ablate.h"
+#include "bench/agent.h"
 #include "bench/compare.h"
 #include "bench/limits.h"
 #include "bench/plot.h"
@@ -13,6 +14,7 @@
 #include "bench/report.h"
 #include "bench/sweep.h"
 #include "bench/thermal.h"
+#include "cli/bench_agent.h"
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -24,6 +26,7 @@ typedef struct bench_options {
     uint64_t reps, steps;
     double budget; /* minutes; 0: not given */
     int quick, ablate, profile, compare;
+    bench_agent agent;
 } bench_options;
 
 /* Options whose values are files or folders have one of these metavars: see put_flags(). */
@@ -50,6 +53,18 @@ static const cli_option options[] = {
     CLI_OPT_FLAG(
         0, "compare", bench_options, compare, 1,
         "measure nothing: compare the results A with B, files of --json or lists \"A1,A2\""),
+    CLI_OPT_SECTION("An agent's session"),
+    CLI_OPT_FLAG(0, "agent", bench_options, agent.on, 1,
+                 "play a recorded session: a folder that calla serve filled, or a file of JSON "
+                 "lines; without an argument the session that comes with calla"),
+    CLI_OPT_FLAG(0, "no-cache", bench_options, agent.no_cache, 1,
+                 "each turn a second time without the prefix cache, and compare the answers"),
+    CLI_OPT_UINT(0, "turns", bench_options, agent.n_turns, 1, 1e6, "N", "only the first N turns"),
+    CLI_OPT_UINT(0, "ctx", bench_options, agent.n_ctx, 16, 4294967295.0, "N",
+                 "tokens a turn can have; default what the session needs and the model can"),
+    CLI_OPT_TEXT(0, "cache-ram", bench_options, agent.cache_ram, "SIZE",
+                 "memory for the prefix cache, as 512M or 4G; default 2G, or less when memory is "
+                 "short"),
     CLI_OPT_SECTION("Where results go"),
     CLI_OPT_TEXT(0, "json", bench_options, json, "FILE", "results as JSON"),
     CLI_OPT_TEXT(0, "csv", bench_options, csv, "FILE", "results as CSV"),
@@ -84,7 +99,10 @@ const cli_command cli_bench = {
         "each measurement whether B's speed differs from A's, with a 95 % interval for the whole\n"
         "table; three pairs of alternating runs or more show what differs between runs. It\n"
         "exits with 1 when something is slower. --plot OUT.svg A.json B.json draws kept results\n"
-        "on one page.\n",
+        "on one page. --agent plays the requests of a recorded session through the server's\n"
+        "prompts and prefix cache, one after the other: time to first token and cost of each\n"
+        "turn. Answers are generated greedily, as long as the recorded ones, which they replace\n"
+        "in later prompts; with --no-cache it exits with 1 when an answer depends on the cache.\n",
     .options = options,
     .n_args_max = PLOT_SERIES_MAX,
     .main = cmd_bench,
@@ -163,6 +181,27 @@ static int check_options(bench_options *o, sweep_options *s)
     return -1;
 }
 
+/* -1, or the exit code of a usage error; the trace is no argument any more. */
+static int check_agent(bench_options *o, char **argv, int *n_args)
+{
+    bench_agent *a = &o->agent;
+    if (!a->on) {
+        const bool given = a->no_cache || a->n_turns != 0 || a->n_ctx != 0 || a->cache_ram != NULL;
+        return !given ? -1
+                      : cli_usage_error(&cli_bench, "--no-cache, --turns, --ctx and --cache-ram go "
+                                                    "with --agent");
+    }
+    if (*n_args > 1) return cli_usage_error(&cli_bench, "--agent takes one trace");
+    if (a->cache_ram != NULL && !cli_size(a->cache_ram, &a->cache_bytes))
+        return cli_usage_error(
+            &cli_bench, "--cache-ram: expected a size like 512M or 4G, found '%s'", a->cache_ram);
+    if (o->ablate || o->profile || o->plot != NULL)
+        return cli_usage_error(&cli_bench, "--agent measures nothing else");
+    a->trace = *n_args == 1 ? argv[1] : NULL;
+    *n_args = 0;
+    return -1;
+}
+
 static calla_kv_type kv_type(const bench_options *o)
 {
     return o->kv != NULL && strcmp(o->kv, "f32") == 0 ? CALLA_KV_F32 : CALLA_KV_BF16;
@@ -176,6 +215,7 @@ typedef struct bench {
     calla_engine *e;
     measure m;
     bench_record *r;
+    agent_result *agent;
     term_progress progress;
 } bench;
 
@@ -218,7 +258,7 @@ static calla_status open_bench(bench *b, calla_error *err)
     if (st == CALLA_OK) st = open_engine(b, dir, pack_dir, err);
     mem_free(pack_dir);
     mem_free(dir);
-    if (st == CALLA_OK) st = measure_init(&b->m, b->e, &mo, err);
+    if (st == CALLA_OK && !b->o->agent.on) st = measure_init(&b->m, b->e, &mo, err);
     if (st == CALLA_OK) record_begin(b->r, b->e, kv_type(b->o));
     return st;
 }
@@ -255,6 +295,18 @@ static calla_status run_sweep(bench *b, sweep_options *s, calla_error *err)
     b->r->thermal = thermal_between(&before, &after);
     record_end(b->r, b->e);
     if (st == CALLA_OK) report_end(b->r, stdout);
+    return st;
+}
+
+static calla_status run_agent(bench *b, calla_error *err)
+{
+    thermal_state before, after;
+    const bool nvidia = strcmp(b->r->backend, "cuda") == 0;
+    thermal_read(&before, nvidia);
+    const calla_status st = bench_agent_run(&b->o->agent, b->e, b->agent, err);
+    thermal_read(&after, nvidia);
+    b->r->thermal = thermal_between(&before, &after);
+    record_end(b->r, b->e);
     return st;
 }
 
@@ -346,7 +398,9 @@ static int run_compare(char **argv, int n_args)
 static calla_status run(bench *b, sweep_options *s, calla_error *err)
 {
     calla_status st = CALLA_OK;
-    if (b->o->profile)
+    if (b->o->agent.on)
+        st = run_agent(b, err);
+    else if (b->o->profile)
         st = run_profile(b, s, err);
     else if (b->o->ablate)
         st = run_ablation(b, s, err);
@@ -359,7 +413,8 @@ static int cmd_bench(int argc, char **argv)
 {
     bench_options o = {.common = CLI_COMMON_DEFAULTS, .reps = 6, .steps = 32};
     static bench_record record;
-    bench b = {.o = &o, .r = &record};
+    agent_result agent = {0};
+    bench b = {.o = &o, .r = &record, .agent = &agent};
     sweep_options s = {.budget = 0.0};
     char flags[sizeof record.flags];
     int n_args = 0;
@@ -368,8 +423,10 @@ static int cmd_bench(int argc, char **argv)
     int rc = cli_parse(&cli_bench, argc, argv, &o, &n_args);
     if (rc >= 0) return rc;
     if (o.compare) return run_compare(argv, n_args);
+    rc = check_agent(&o, argv, &n_args);
+    if (rc >= 0) return rc;
     if (n_args != 0 && o.plot == NULL)
-        return cli_usage_error(&cli_bench, "files are for --compare and --plot");
+        return cli_usage_error(&cli_bench, "files are for --agent, --compare and --plot");
     rc = check_options(&o, &s);
     if (rc >= 0) return rc;
     if (n_args != 0)
@@ -378,9 +435,13 @@ static int cmd_bench(int argc, char **argv)
                    : cli_fail(&cli_bench, &err);
     calla_status st = open_bench(&b, &err);
     (void)snprintf(record.flags, sizeof record.flags, "%s", flags);
+    record.agent = o.agent.on ? &agent : NULL;
     if (st == CALLA_OK) st = run(&b, &s, &err);
     measure_deinit(&b.m);
     calla_engine_destroy(b.e);
     record_deinit(&record);
-    return st == CALLA_OK ? CLI_OK : cli_fail(&cli_bench, &err);
+    const bool differ = agent.n_differ != 0;
+    agent_result_deinit(&agent);
+    if (st != CALLA_OK) return cli_fail(&cli_bench, &err);
+    return differ ? CLI_FAILED : CLI_OK;
 }

@@ -142,7 +142,7 @@ static bool on_load(void *user, size_t n_done, size_t n_total)
 /* ---- The command -------------------------------------------------------------------------- */
 
 /* "512M": bytes, with a factor of K, M, G or T (powers of 1024). */
-static bool parse_size(const char *text, uint64_t *out)
+bool cli_size(const char *text, uint64_t *out)
 {
     static const char units[] = "KMGT";
     uint64_t v = 0;
@@ -207,7 +207,7 @@ static int cmd_serve(int argc, char **argv)
     uint64_t cache_bytes = SERVER_CACHE_AUTO;
     const int rc = cli_parse(&cli_serve, argc, argv, &o, NULL);
     if (rc >= 0) return rc;
-    if (o.cache_ram && !parse_size(o.cache_ram, &cache_bytes))
+    if (o.cache_ram && !cli_size(o.cache_ram, &cache_bytes))
         return cli_usage_error(
             &cli_serve, "--cache-ram: expected a size like 512M or 4G, found '%s'", o.cache_ram);
     if (cli_model_dir(o.common.model, &dir, &err) != CALLA_OK ||

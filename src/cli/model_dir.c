@@ -47,6 +47,39 @@ static bool is_model(const char *dir)
     return found;
 }
 
+static bool is_there(const char *path)
+{
+    return access(path, R_OK) == 0;
+}
+
+/* build/calla, calla, bin/calla: the source tree before what is installed. NULL: nowhere. */
+static char *found(const char *in_tree, const char *installed, bool (*is_it)(const char *path))
+{
+    char *base = program_dir();
+    const char *const places[][3] = {{base, "/", in_tree},
+                                     {base, "/../", in_tree},
+                                     {base, "/../share/calla/", installed},
+                                     {CALLA_PREFIX, "/share/calla/", installed},
+                                     {"", "", in_tree}};
+    char *path = NULL;
+    for (size_t i = 0; !path && i < sizeof places / sizeof places[0]; i++) {
+        strbuf b = {0};
+        if (!places[i][0]) continue;
+        (void)strbuf_printf(&b, "%s%s%s", places[i][0], places[i][1], places[i][2]);
+        if (!b.failed && is_it(b.data))
+            path = b.data;
+        else
+            strbuf_deinit(&b);
+    }
+    mem_free(base);
+    return path;
+}
+
+char *cli_data_file(const char *in_tree, const char *installed)
+{
+    return found(in_tree, installed, is_there);
+}
+
 /* A folder that is there, else a pulled model of that name. */
 static calla_status named_model(const char *given, char **dir, calla_error *err)
 {
@@ -75,27 +108,8 @@ calla_status cli_model_dir(const char *given, char **dir, calla_error *err)
     if (!given) given = getenv("CALLA_MODEL");
     if (!given || !*given) given = cli_config_model();
     if (given && *given) return named_model(given, dir, err);
-    /* build/calla, calla, bin/calla: the source tree before what is installed. */
-    static const char *const beside[] = {"models/nano", "../models/nano",
-                                         "../share/calla/models/nano"};
-    char *base = program_dir();
-    for (size_t i = 0; base && i < sizeof beside / sizeof beside[0]; i++) {
-        char *path = path_join(base, beside[i]);
-        if (path && is_model(path)) {
-            *dir = path;
-            mem_free(base);
-            return CALLA_OK;
-        }
-        mem_free(path);
-    }
-    mem_free(base);
-    static const char *const fixed[] = {CALLA_PREFIX "/share/calla/models/nano", "models/nano"};
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
-        if (is_model(fixed[i])) {
-            *dir = mem_strdup(fixed[i]);
-            return *dir ? CALLA_OK : err_set(err, CALLA_ERR_MEMORY, "no memory for a file name");
-        }
-    }
+    *dir = found("models/nano", "models/nano", is_model);
+    if (*dir) return CALLA_OK;
     return err_set(err, CALLA_ERR_IO,
                    "no model: -m and CALLA_MODEL are not given, and the demo model was found "
                    "neither beside the program nor in " CALLA_PREFIX "/share/calla/models/nano");

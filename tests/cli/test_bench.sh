@@ -70,9 +70,24 @@ is 'one pair, equal: exit code' 0 "$rc"
 run bench --compare "$tmp/a1" "$tmp/s1"
 is 'one pair, slower: exit code' 1 "$rc"
 
+# A replay, both ways.
+printf '%s\n' '{"messages": [{"role": "user", "content": "Hello!"}]}' '{"after": 1, "messages": []}' >"$tmp/session"
+run bench --agent "$tmp/session" --no-cache --json "$tmp/r" --csv "$tmp/c"
+is 'agent: exit code' 0 "$rc"
+has 'agent: answers' 'answers that differ: 0 of 2' "$out"
+is 'agent: CSV' 3 "$(wc -l <"$tmp/c" | tr -d ' ')"
+is 'agent: turns' 2 "$("$tools/jsonget" agent_total turns <"$tmp/r")"
+echo '{' >>"$tmp/session"
+refuses 2 'takes one trace' bench --agent "$tmp/session" "$tmp/session"
+refuses 2 'a size like 512M' bench --agent --cache-ram much
+refuses 2 'go with --agent' bench --no-cache
+run bench --agent "$tmp/session"
+is 'agent: a broken line: exit code' 1 "$rc"
+has 'agent: a broken line' "$tmp/session:3: " "$err"
+
 refuses 1 'found 2 and 1' bench --compare "$tmp/a1,$tmp/a2" "$tmp/b1"
 refuses 2 'takes two files' bench --compare "$tmp/a1"
-refuses 2 'for --compare' bench "$tmp/a1" "$tmp/a2"
+refuses 2 'files are for' bench "$tmp/a1" "$tmp/a2"
 refuses 1 'cannot open' bench --compare "$tmp/none" "$tmp/b1"
 echo '{"a": 1}' >"$tmp/other"
 refuses 1 'expected what calla bench' bench --compare "$tmp/a1" "$tmp/other"

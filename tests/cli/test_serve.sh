@@ -151,6 +151,29 @@ is 'trace: request' "$hello" "$("$tools/jsonget" request <"$trace")"
 has 'trace: response' 'I am Calla' "$("$tools/jsonget" response <"$trace")"
 case $(cat "$tmp/trace"/*) in *key-*) fail 'no keys in traces' 'found one' ;; *) pass ;; esac
 
+# ---- A recorded conversation, replayed: the server's own counts ----
+start --trace "$tmp/day"
+user() { printf '{"role":"user","content":"%s"}' "$1"; }
+asks() { # MESSAGES: sets answer
+    answer=$(ask "$url" POST /v1/chat/completions "{\"messages\":[$1],\"max_tokens\":200,\"temperature\":0}" |
+        sed 1,/^.$/d | "$tools/jsonget" choices | sed 's/.*"content": \("[^"]*"\).*/\1/')
+    talk="$1,{\"role\":\"assistant\",\"content\":$answer}"
+}
+asks "$(user 'What is 3 + 4?')"
+asks "$talk,$(user 'And 5 + 6?')"
+asks "$talk,$(user 'Thank you.')"
+ask "$url" GET /v1/models >/dev/null
+stop TERM
+# A field of each turn of the report; of each record.
+replayed() { sed -n "s/^ *{\"turn\".*\"$1\": \([0-9]*\),.*/\1/p" "$tmp/r" | tr '\n' ' '; }
+recorded() { cat "$tmp"/day/*.json | sed -n "s/.*\"usage\": .*\"$1\": \([0-9]*\).*/\1/p" | sort -n | tr '\n' ' '; }
+run bench --agent "$tmp/day" --json "$tmp/r"
+is 'replay: exit code' 0 "$rc"
+has 'replay: records of other paths' 'left out: 1 record' "$out"
+is 'replay: prompts' "$(recorded prompt_tokens)" "$(replayed prompt_tokens)"
+is 'replay: cached' "$(recorded cached_tokens)" "$(replayed cached_tokens)"
+is 'replay: turns' 3 "$(replayed cached_tokens | wc -w | tr -d ' ')"
+
 # ---- An idle model leaves memory and comes back ----
 cp -r models/nano "$tmp/model"
 start --idle-unload 0.3 -m "$tmp/model"
