@@ -16,6 +16,15 @@ static ATTR_INLINE vi vi_dot(vi sum, vi u, vi s)
     const vi two = _mm256_maddubs_epi16(u, s);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
 }
+static ATTR_INLINE vi dot_narrow(vi sum, vi u, vi s)
+{
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(u, s));
+}
+static ATTR_INLINE vi vi_widen(vi sum, vi narrow)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
+}
+#define vi_dot_narrow dot_narrow
 /* Four products a lane of 16 bits; the high plane counts 256 times. */
 static ATTR_INLINE vi vi_group(vi even, vi odd, const uint8_t *x, uint32_t n_planes)
 {
