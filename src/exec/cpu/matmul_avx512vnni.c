@@ -14,8 +14,14 @@
 #include "exec/cpu/vec.h"
 
 #define LANES VLEN
-/* Bytes of codes between use and prefetch. Running past the end of the matrix is harmless. */
-#define AHEAD 8192u
+/* Codes are fetched to the second-level cache in blocks of FETCH_STREAMS * 4 KB, one block ahead, a
+ * line of each of its pages in turn: one page's lines come no faster than they are wanted, least of
+ * all where pages are small. From there they are brought near NEAR bytes ahead. Running past the
+ * end of the matrix is harmless. */
+#define FETCH_STREAMS 4u
+#define FETCH_PAGE    4096u
+#define FETCH_BLOCK   (FETCH_STREAMS * FETCH_PAGE)
+#define NEAR          1024u
 
 typedef __m512i vi;
 
@@ -144,16 +150,29 @@ static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint
     return s;
 }
 
+/* What is fetched at code, where a call began with `begin`: the first of the lines of fetch(). */
+static ATTR_INLINE const uint8_t *fetch_from(const uint8_t *begin, const uint8_t *code)
+{
+    const size_t off = (size_t)(code - begin);
+    return code - off % FETCH_BLOCK + FETCH_BLOCK + off % FETCH_BLOCK / FETCH_STREAMS;
+}
+
+static ATTR_INLINE void fetch(const uint8_t *from, uint32_t i)
+{
+    PREFETCH_FAR(from + i % FETCH_STREAMS * FETCH_PAGE + (size_t)(i / FETCH_STREAMS) * 64);
+}
+
 /* Sums of 16 pairs of groups, which lie together: of their first groups, of their second ones. */
-static ATTR_INLINE void run_sums(const uint8_t *code, const uint8_t *x, uint32_t n_planes,
-                                 int32_t *first, int32_t *second)
+static ATTR_INLINE void run_sums(const uint8_t *code, const uint8_t *next, const uint8_t *x,
+                                 uint32_t n_planes, int32_t *first, int32_t *second)
 {
     __m512i q[4];
     UNROLLED (i, 4) {
         __m512i s[4];
         UNROLLED (j, 4) {
             const uint32_t at = 4 * i + j;
-            _mm_prefetch((const char *)code + AHEAD + at * 64, _MM_HINT_T1);
+            fetch(next, at);
+            PREFETCH(code + NEAR + at * 64);
             s[j] = pair_sums(code + at * 64, x + at * n_planes * 128, n_planes);
         }
         q[i] = pairs(pairs(s[0], s[1]), pairs(s[2], s[3]));
@@ -174,7 +193,7 @@ typedef struct one {
     uint32_t n_pairs;
 } one;
 
-/* The chain over the groups, rows in lanes; meanwhile the codes from `next` on are fetched, so that
+/* The chain over the groups, rows in lanes; meanwhile the codes of `next` are fetched, so that
  * memory does not wait. */
 static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_rows *r,
                                     const uint8_t *next)
@@ -197,7 +216,7 @@ static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_r
         params(r->bias, 2 * p, 2 * n, bias);
         UNROLLED (i, LANES) {
             if (i / 2 == n) break;
-            _mm_prefetch((const char *)next + p * 128 + i * 64, _MM_HINT_T1);
+            fetch(next, 2 * p + i);
             y = group_add(y, word[i % 2][i / 2], _mm512_load_ps(scale[i]), _mm512_load_ps(bias[i]),
                           x_param(x, n_planes, 0), x_param(x, n_planes, 1));
             x += step;
@@ -230,6 +249,7 @@ static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_
 {
     one o[FEW_TOKENS];
     const uint32_t n_pairs = w->cols / GROUP / 2;
+    const uint8_t *const begin = w->data + row0 * w->row_bytes;
     uint32_t row = row0;
     for (uint32_t t = 0; t < n_tokens; t++)
         o[t] = one_at(n_planes, n_pairs, x[t], t, scratch);
@@ -241,10 +261,12 @@ static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_
             for (uint32_t i = 0, p = 0; i < n_pairs; i++, p = (p + LANES) % n_pairs) {
                 _mm_prefetch((const char *)w->scales + param + (size_t)i * 64, _MM_HINT_T0);
                 _mm_prefetch((const char *)w->biases + param + (size_t)i * 64, _MM_HINT_T0);
-                run_sums(code + (size_t)i * LANES * 64, o[t].arranged + (size_t)p * n_planes * 128,
+                const uint8_t *at = code + (size_t)i * LANES * 64;
+                run_sums(at, fetch_from(begin, at), o[t].arranged + (size_t)p * n_planes * 128,
                          n_planes, o[t].sum[0] + i * LANES, o[t].sum[1] + i * LANES);
             }
-            const vf sum = one_chain(n_planes, &o[t], &r, code + n_pairs * LANES * 64 + AHEAD);
+            const vf sum =
+                one_chain(n_planes, &o[t], &r, fetch_from(begin, code + n_pairs * LANES * 64));
             _mm512_storeu_ps(y[t] + row, sum);
         }
     }
