@@ -47,7 +47,7 @@ typedef struct agent_options {
     uint32_t n_turns;     /* at most so many; 0: all */
     uint32_t n_ctx;       /* tokens a turn can have; 0: what the trace needs, if the model can */
     uint64_t cache_bytes; /* 0: AGENT_CACHE_BYTES, or less where memory is short */
-    /* After each turn; *of*: how many there are at most. NULL: nobody. */
+    /* After each turn; of: how many there are at most. NULL: nobody. */
     void (*on_turn)(void *user, const agent_turn *turn, uint32_t of);
     void *user;
 } agent_options;
@@ -66,8 +66,7 @@ typedef struct agent_result {
 calla_status agent_run(agent_result *out, const agent_options *options, calla_error *err);
 void agent_result_deinit(agent_result *r); /* zeroed struct is fine */
 
-/* Sums over the turns; of plain without no_cache: zeros. n_turns: cost.n_prompt and so on are sums.
- */
+/* Sums over the turns; those of plain are zero without no_cache. */
 typedef struct agent_total {
     uint64_t n_prompt, n_cached, n_generated, n_plain_computed;
     double first_token_s, total_s, plain_first_token_s, plain_total_s;
@@ -81,7 +80,7 @@ void agent_print_head(FILE *f, bool no_cache);
 void agent_print_turn(FILE *f, const agent_turn *turn, bool no_cache);
 void agent_print_total(FILE *f, const agent_result *r);
 /* "agent": [...], "agent_total": {...}: members of a JSON object; lines of CSV with their head. */
-void agent_put_json(strbuf *out, const agent_result *r);
-void agent_put_csv(strbuf *out, const agent_result *r);
+void agent_put_json(strbuf *b, const agent_result *r);
+void agent_put_csv(strbuf *b, const agent_result *r);
 
 #endif
