@@ -23,5 +23,5 @@ refuses 1 'expected what calla bench' bench --plot "$tmp/d.svg" bench/results/pe
 is 'refused: nothing written' no "$([ -e "$tmp/d.svg" ] && echo yes || echo no)"
 refuses 1 'cannot write' bench --plot "$tmp/none/d.svg" "$tmp/a.json"
 refuses 2 'not --ablate' bench --plot "$tmp/d.svg" --ablate
-refuses 2 'for --compare and --plot' bench "$tmp/a.json"
+refuses 2 'for --agent, --compare and --plot' bench "$tmp/a.json"
 finish

@@ -28,7 +28,8 @@ typedef struct panel {
     const uint8_t *at;
     size_t step; /* bytes from row to row */
     calla_kv_type type;
-    const uint8_t *fetch; /* where FETCH_STREAMS streams go on; NULL: none */
+    const uint8_t *next; /* where FETCH_STREAMS streams go on */
+    bool fetches;
 } panel;
 
 /* acc += rows a[n_rows][n] by n rows of b. */
@@ -38,7 +39,7 @@ static ATTR_INLINE void tile_typed(const float *const *a, uint32_t n, const pane
 {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000);
     const float *row[ROWS];
-    const uint8_t *at = b->at, *next = b->fetch;
+    const uint8_t *at = b->at, *next = b->next;
     const size_t step = b->step;
     UNROLLED (i, n_rows)
         row[i] = a[i];
@@ -67,10 +68,10 @@ static ATTR_INLINE void tile(const float *const *a, uint32_t n, const panel *b, 
 {
     if (b->type != CALLA_KV_BF16)
         tile_typed(a, n, b, acc, n_rows, false, false);
-    else if (b->fetch == NULL)
-        tile_typed(a, n, b, acc, n_rows, true, false);
-    else
+    else if (b->fetches)
         tile_typed(a, n, b, acc, n_rows, true, true);
+    else
+        tile_typed(a, n, b, acc, n_rows, true, false);
 }
 
 /* Scores of n_rows queries against the 32 keys of a group, to p[n_rows][ATTN_BLOCK]. */
@@ -190,7 +191,7 @@ static panel panel_of(const block *b, const uint8_t *kv, uint32_t first)
 {
     const size_t step = b->row_bytes * ATTN_KEYS / DIM;
     const uint8_t *next = kv + ATTN_BLOCK * b->row_bytes + first / FETCH_STREAMS * LINE;
-    return (panel){kv + first * step, step, b->type, next};
+    return (panel){kv + first * step, step, b->type, next, true};
 }
 
 static void scores(const block *b)
@@ -198,9 +199,9 @@ static void scores(const block *b)
     for (uint32_t j = 0; j < b->n_seen; j += ATTN_KEYS) {
         panel k = panel_of(b, b->k, j / ATTN_KEYS * DIM);
         uint32_t i = 0;
-        for (; i + ROWS <= b->n_q; i += ROWS, k.fetch = NULL)
+        for (; i + ROWS <= b->n_q; i += ROWS, k.fetches = false)
             score_tile(b->q + i, &k, b->p + (size_t)i * ATTN_BLOCK + j, ROWS);
-        for (; i < b->n_q; i++, k.fetch = NULL)
+        for (; i < b->n_q; i++, k.fetches = false)
             score_tile(b->q + i, &k, b->p + (size_t)i * ATTN_BLOCK + j, 1);
     }
 }
@@ -220,14 +221,14 @@ static void outputs(const block *b, uint32_t d)
 {
     panel v = panel_of(b, b->v, d / ATTN_KEYS * ATTN_BLOCK);
     uint32_t i = 0;
-    for (; i + ROWS <= b->n_q; i += ROWS, v.fetch = NULL) {
+    for (; i + ROWS <= b->n_q; i += ROWS, v.fetches = false) {
         uint32_t common = b->n_visible[i];
         for (uint32_t r = 1; r < ROWS; r++)
             if (b->n_visible[i + r] < common) common = b->n_visible[i + r];
         if (common > 0)
             output_tile(b->p + (size_t)i * ATTN_BLOCK, b->factor + i, common, &v, b->st + i, d,
                         ROWS);
-        v.fetch = NULL;
+        v.fetches = false;
         for (uint32_t r = i; r < i + ROWS; r++)
             output_one(b, v, r, common, common > 0 ? NULL : b->factor + r, d);
     }
