@@ -7,11 +7,13 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "bench/record.h"
 #include "bench/stats.h"
 
 #define FILES_MAX      64u
 #define FILE_BYTES_MAX (16u << 20)
 #define SAMPLES_MAX    4096u
+#define TOKENS_MAX     (1 << 24)
 #define RESAMPLES      2000u
 #define ALL_LEVEL      0.05 /* chance that a table of equal builds shows a difference */
 
@@ -42,9 +44,13 @@ static calla_status load(side *s, const char *path, size_t n_path, calla_error *
     if (st == CALLA_OK) {
         s->n++;
         const json_value *results = json_get(d->root, "results");
-        if (results == NULL || results->type != JSON_ARRAY)
-            st =
-                err_set(err, CALLA_ERR_FORMAT, "%s: expected what calla bench --json writes", name);
+        const json_value *format = json_get(d->root, "format");
+        int64_t f = 1;
+        if (results == NULL || results->type != JSON_ARRAY ||
+            (format != NULL && (!json_int(format, &f) || f < 1 || f > BENCH_FORMAT)))
+            st = err_set(err, CALLA_ERR_FORMAT,
+                         "%s: expected what calla bench --json writes, format 1 to %d", name,
+                         BENCH_FORMAT);
     }
     mem_free(text);
     mem_free(name);
@@ -155,7 +161,7 @@ static void interval_of_samples(row *r, samples *a, samples *b, double tail)
 }
 
 /* Adds the seconds of one result, or what its rate says when it has none; its median. */
-static bool take(const json_value *result, samples *s, double *median_seconds)
+static bool take(const json_value *result, double tokens, samples *s, double *median_seconds)
 {
     static samples one;
     double rate;
@@ -168,7 +174,7 @@ static bool take(const json_value *result, samples *s, double *median_seconds)
     }
     if (one.n == 0) {
         if (!json_double(json_get(result, "tokens_per_s"), &rate) || !(rate > 0.0)) return false;
-        one.v[one.n++] = 1.0 / rate;
+        one.v[one.n++] = tokens / rate;
     }
     for (uint32_t i = 0; i < one.n && s->n < SAMPLES_MAX; i++)
         s->v[s->n++] = one.v[i];
@@ -183,11 +189,12 @@ static bool measure(const side *a, const side *b, row *r, double tail)
 {
     static samples all[2];
     double seconds[2][FILES_MAX], log_ratio[FILES_MAX];
+    const double n = strcmp(r->kind, "prefill") == 0 ? (double)r->tokens : 1.0;
     all[0].n = all[1].n = 0;
     for (uint32_t i = 0; i < a->n; i++) {
         const json_value *x = find(&a->docs[i], r), *y = find(&b->docs[i], r);
-        if (x == NULL || y == NULL || !take(x, &all[0], &seconds[0][i]) ||
-            !take(y, &all[1], &seconds[1][i]))
+        if (x == NULL || y == NULL || !take(x, n, &all[0], &seconds[0][i]) ||
+            !take(y, n, &all[1], &seconds[1][i]))
             return false;
         log_ratio[i] = log(seconds[0][i] / seconds[1][i]);
     }
@@ -195,7 +202,6 @@ static bool measure(const side *a, const side *b, row *r, double tail)
         interval_of_pairs(r, log_ratio, a->n, tail);
     else
         interval_of_samples(r, &all[0], &all[1], tail);
-    const double n = strcmp(r->kind, "prefill") == 0 ? (double)r->tokens : 1.0;
     for (int k = 0; k < 2; k++)
         r->rate[k] = n / median(seconds[k], a->n);
     return true;
@@ -204,11 +210,40 @@ static bool measure(const side *a, const side *b, row *r, double tail)
 static bool is_measurement(const json_value *v, row *r)
 {
     const json_value *kind = json_get(v, "kind"), *without = json_get(v, "without");
-    if (kind == NULL || kind->type != JSON_STRING || !json_int(json_get(v, "tokens"), &r->tokens))
+    if ((!json_is(kind, "prefill") && !json_is(kind, "decode")) ||
+        !json_int(json_get(v, "tokens"), &r->tokens) || r->tokens < 1 || r->tokens > TOKENS_MAX)
         return false;
     r->kind = kind->text;
     r->without = without != NULL && without->type == JSON_STRING ? without->text : NULL;
     return true;
+}
+
+/* Members of the head whose difference explains a difference of speed. */
+static void print_conditions(const side *a, const side *b)
+{
+    static const char *const keys[] = {"machine",   "model", "backend", "variant",
+                                       "precision", "kv",    "threads", "chunk_tokens"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_value *x = json_get(a->docs[0].root, keys[i]),
+                         *y = json_get(b->docs[0].root, keys[i]);
+        int64_t n, m;
+        if (x == NULL || y == NULL) continue;
+        const bool same = x->type == JSON_STRING ? json_is(y, x->text)
+                                                 : !json_int(x, &n) || !json_int(y, &m) || n == m;
+        if (!same) printf("note: A and B differ in more than the build: %s\n", keys[i]);
+    }
+}
+
+/* Measurements of one side that are not compared; `other` has them or not. */
+static void print_missing(const side *s, const side *other, char name, char other_name)
+{
+    row r;
+    memset(&r, 0, sizeof r);
+    for (const json_value *v = json_get(s->docs[0].root, "results")->first; v != NULL; v = v->next)
+        if (is_measurement(v, &r) && find(&other->docs[0], &r) == NULL)
+            printf("not compared: %s %lld is in %c and not in %c\n",
+                   strcmp(r.kind, "prefill") == 0 ? "prefill" : "decode", (long long)r.tokens, name,
+                   other_name);
 }
 
 static void print_row(const row *r, bool *slower)
@@ -235,10 +270,18 @@ static calla_status compare(const side *a, const side *b, bool *slower, calla_er
     printf("%-8s %7s %-18s %10s %10s  %6s  (95 %% interval)\n", "", "tokens", "without", "A, /s",
            "B, /s", "B / A");
     for (const json_value *v = results->first; v != NULL; v = v->next) {
-        if (!is_measurement(v, &r) || !measure(a, b, &r, tail)) continue;
-        print_row(&r, slower);
-        n_shown++;
+        if (!is_measurement(v, &r) || find(&b->docs[0], &r) == NULL) continue;
+        if (measure(a, b, &r, tail)) {
+            print_row(&r, slower);
+            n_shown++;
+        } else {
+            printf("not compared: %s %lld is not well-formed in all files\n", r.kind,
+                   (long long)r.tokens);
+        }
     }
+    print_missing(a, b, 'A', 'B');
+    print_missing(b, a, 'B', 'A');
+    print_conditions(a, b);
     if (n_shown == 0)
         return err_set(err, CALLA_ERR_ARGUMENT, "no measurement is in all files of both sides");
     if (a->n < 3)

@@ -15,8 +15,8 @@
 #define COMPARE_BETWEEN 0.03
 #define COMPARE_LEAST   0.005
 
-/* a, b: "FILE" or "FILE,FILE,...", as many of each. Prints the table; *slower: some measurement of
- * b is slower than a's. */
+/* a, b: "FILE" or "FILE,FILE,...", as many of each. Prints the table, what only
+ * one side has, and which conditions differ; *slower: some measurement of b is slower than a's. */
 calla_status bench_compare(const char *a, const char *b, bool *slower, calla_error *err);
 
 #endif

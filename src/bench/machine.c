@@ -125,3 +125,9 @@ int machine_large_pages(void)
 }
 
 #endif
+
+double machine_load(void)
+{
+    double load;
+    return getloadavg(&load, 1) == 1 ? load : -1.0;
+}

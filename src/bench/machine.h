@@ -11,6 +11,8 @@ const char *machine_precision(const calla_engine *e);
 void machine_system(char *buf, size_t n);
 void machine_name(char *buf, size_t n);
 uint64_t machine_bytes(void);
+/* Processes that want to run, on average over the last minute; -1: unknown. */
+double machine_load(void);
 /* This process, now: anonymous and mapped; device stays 0. */
 void machine_memory(bench_memory *m);
 /* Are most of the resident file pages of this process mapped as pages of 2 MB? -1: unknown. */

@@ -1,8 +1,10 @@
 #include "bench/record.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -11,11 +13,42 @@
 #include "bench/stats.h"
 #include "exec/gpu/gpu.h"
 #include "model/synth.h"
+#include "text/utf8.h"
 
-static const char *base_name(const char *path)
+/* The last part of a path and its length, without slashes behind it. */
+static const char *base_name(const char *path, size_t *n)
 {
-    const char *slash = strrchr(path, '/');
-    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+    *n = strlen(path);
+    while (*n > 1 && path[*n - 1] == '/')
+        --*n;
+    size_t from = *n;
+    while (from > 0 && path[from - 1] != '/')
+        from--;
+    *n -= from;
+    return path + from;
+}
+
+/* It as valid UTF-8 that ends with a whole character; what "." and ".." stand for. */
+static void put_base_name(char *out, size_t room, const char *path)
+{
+    size_t n, used = 0;
+    const char *from = base_name(path, &n);
+    char real[PATH_MAX];
+    if (n <= 2 && strspn(from, ".") >= n && realpath(path, real) != NULL)
+        from = base_name(real, &n);
+    while (n != 0) {
+        uint32_t cp;
+        utf8_kind kind;
+        const size_t step = utf8_read(from, n, &cp, &kind);
+        const char *add = kind == UTF8_CHAR ? from : UTF8_REPLACEMENT;
+        const size_t n_add = kind == UTF8_CHAR ? step : sizeof UTF8_REPLACEMENT - 1;
+        if (used + n_add >= room) break;
+        memcpy(out + used, add, n_add);
+        used += n_add;
+        from += step;
+        n -= step;
+    }
+    out[used] = '\0';
 }
 
 void record_begin(bench_record *r, const calla_engine *e, calla_kv_type kv)
@@ -32,7 +65,8 @@ void record_begin(bench_record *r, const calla_engine *e, calla_kv_type kv)
     machine_system(r->system, sizeof r->system);
     machine_name(r->machine, sizeof r->machine);
     r->memory_bytes = machine_bytes();
-    (void)snprintf(r->model, sizeof r->model, "%s", base_name(info.model_dir));
+    put_base_name(r->model, sizeof r->model, info.model_dir);
+    r->load = machine_load();
     (void)snprintf(r->backend, sizeof r->backend, "%s", info.backend);
     (void)snprintf(r->variant, sizeof r->variant, "%s", info.variant);
     (void)snprintf(r->kv, sizeof r->kv, "%s", kv == CALLA_KV_F32 ? "f32" : "bf16");

@@ -60,6 +60,7 @@ typedef struct bench_record {
     char date[32]; /* ISO 8601, UTC: when it began */
     char system[128], machine[128];
     uint64_t memory_bytes; /* of the machine, or of the device */
+    double load;           /* average of the minute before; -1: unknown */
     char model[128];       /* base name */
     bool synthetic;
     char backend[16], variant[128], precision[16], kv[16];

@@ -203,7 +203,11 @@ static void put_head(strbuf *s, const bench_record *r)
     put_text(s, "date", r->date);
     put_text(s, "system", r->system);
     put_text(s, "machine", r->machine);
-    put_bytes(s, "memory_bytes", r->memory_bytes, ",\n ");
+    put_bytes(s, "memory_bytes", r->memory_bytes, ", ");
+    if (r->load >= 0.0)
+        (void)strbuf_printf(s, "\"load_average\": %.2f,\n ", r->load);
+    else
+        (void)strbuf_puts(s, "\"load_average\": null,\n ");
     put_text(s, "model", r->model);
     put_flag(s, "synthetic", r->synthetic, ", ");
     put_text(s, "backend", r->backend);

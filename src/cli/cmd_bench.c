@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/pool.h"
@@ -98,7 +100,8 @@ const cli_command cli_bench = {
         "article that this engine follows. --profile divides the time. --compare A B says for\n"
         "each measurement whether B's speed differs from A's, with a 95 % interval for the whole\n"
         "table; three pairs of alternating runs or more show what differs between runs. It\n"
-        "exits with 1 when something is slower. --plot OUT.svg A.json B.json draws kept results\n"
+        "exits with 1 when something is slower, 2 when it cannot compare. --plot OUT.svg A.json "
+        "B.json draws kept results\n"
         "on one page. --agent plays the requests of a recorded session through the server's\n"
         "prompts and prefix cache, one after the other: time to first token and cost of each\n"
         "turn. Answers are generated greedily, as long as the recorded ones, which they replace\n"
@@ -195,7 +198,10 @@ static int check_agent(bench_options *o, char **argv, int *n_args)
     if (a->cache_ram != NULL && !cli_size(a->cache_ram, &a->cache_bytes))
         return cli_usage_error(
             &cli_bench, "--cache-ram: expected a size like 512M or 4G, found '%s'", a->cache_ram);
-    if (o->ablate || o->profile || o->plot != NULL)
+    if (a->cache_ram != NULL && a->cache_bytes == 0)
+        return cli_usage_error(&cli_bench, "--cache-ram 0 leaves nothing to measure; --no-cache "
+                                           "plays each turn without a cache too");
+    if (o->ablate || o->profile || o->plot != NULL || o->prefill != NULL || o->decode != NULL)
         return cli_usage_error(&cli_bench, "--agent measures nothing else");
     a->trace = *n_args == 1 ? argv[1] : NULL;
     *n_args = 0;
@@ -335,13 +341,60 @@ static calla_status run_ablation(bench *b, const sweep_options *s, calla_error *
     return st;
 }
 
-static calla_status write_file(const char *path, const strbuf *s, calla_error *err)
+static bool put_all(const char *path, const char *data, size_t n)
 {
     FILE *f = fopen(path, "w");
-    const bool ok = f != NULL && !s->failed && fwrite(s->data, 1, s->len, f) == s->len;
+    const bool ok = f != NULL && fwrite(data, 1, n, f) == n;
     const bool closed = f != NULL && fclose(f) == 0;
-    if (ok && closed) return CALLA_OK;
-    return err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    return ok && closed;
+}
+
+/* A whole new file in the place of the old one, or the old one. What is no file is written to. With
+ * data NULL only tries whether that would do. */
+static calla_status write_file(const char *path, const char *data, size_t n, calla_error *err)
+{
+    struct stat sb;
+    strbuf tmp = {0};
+    bool ok;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode)) {
+        ok = data == NULL ? access(path, W_OK) == 0 : put_all(path, data, n);
+    } else {
+        (void)strbuf_printf(&tmp, "%s.partial-%ld", path, (long)getpid());
+        ok = !tmp.failed && path[0] != '\0' && put_all(tmp.data, data != NULL ? data : "", n);
+        if (ok && data != NULL) ok = rename(tmp.data, path) == 0;
+    }
+    const int e = errno;
+    if (tmp.data != NULL && (!ok || data == NULL)) (void)unlink(tmp.data);
+    strbuf_deinit(&tmp);
+    return ok ? CALLA_OK
+              : err_set(err, CALLA_ERR_IO, "cannot write %s: %s", path,
+                        path[0] == '\0' ? "it has no name" : strerror(e));
+}
+
+/* Before anything is measured. */
+static calla_status try_files(const bench_options *o, calla_error *err)
+{
+    const char *const paths[] = {o->json, o->csv, o->plot};
+    calla_status st = CALLA_OK;
+    for (size_t i = 0; i < 3 && st == CALLA_OK; i++) {
+        if (paths[i] == NULL) continue;
+        for (size_t k = 0; k < i; k++)
+            if (paths[k] != NULL && strcmp(paths[k], paths[i]) == 0)
+                return err_set(err, CALLA_ERR_ARGUMENT, "%s cannot be two results", paths[i]);
+        st = write_file(paths[i], NULL, 0, err);
+    }
+    return st;
+}
+
+/* Is OUT of --plot rather a file of results? Then it was forgotten. */
+static bool is_results(const char *path)
+{
+    char c = 0;
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return false;
+    const bool is = fread(&c, 1, 1, f) == 1 && c == '{';
+    (void)fclose(f);
+    return is;
 }
 
 /* Draws the record, if there is one, and the files. */
@@ -359,7 +412,8 @@ static calla_status write_plot(const char *path, const bench_record *r, char *co
     for (int i = 0; i < n_files && st == CALLA_OK; i++)
         st = plot_add_file(p, files[i], err);
     if (st == CALLA_OK) st = plot_draw(p, &svg, err);
-    if (st == CALLA_OK) st = write_file(path, &svg, err);
+    if (st == CALLA_OK && svg.failed) st = err_set(err, CALLA_ERR_MEMORY, "no memory for a plot");
+    if (st == CALLA_OK) st = write_file(path, svg.data, svg.len, err);
     strbuf_deinit(&svg);
     strbuf_deinit(&json);
     plot_destroy(p);
@@ -372,15 +426,19 @@ static calla_status write_files(const bench *b, calla_error *err)
         const char *path;
         void (*report)(const bench_record *r, strbuf *out);
     } files[] = {{b->o->json, report_json}, {b->o->csv, report_csv}};
-    calla_status st = CALLA_OK;
-    for (size_t i = 0; i < sizeof files / sizeof *files && st == CALLA_OK; i++) {
+    calla_error other;
+    calla_status st = CALLA_OK, one;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         strbuf s = {0};
         if (files[i].path == NULL) continue;
         files[i].report(b->r, &s);
-        st = write_file(files[i].path, &s, err);
+        one = s.failed ? err_set(&other, CALLA_ERR_MEMORY, "no memory for results")
+                       : write_file(files[i].path, s.data, s.len, &other);
         strbuf_deinit(&s);
+        if (st == CALLA_OK && one != CALLA_OK) *err = other, st = one;
     }
-    if (st == CALLA_OK && b->o->plot != NULL) st = write_plot(b->o->plot, b->r, NULL, 0, err);
+    one = b->o->plot != NULL ? write_plot(b->o->plot, b->r, NULL, 0, &other) : CALLA_OK;
+    if (st == CALLA_OK && one != CALLA_OK) *err = other, st = one;
     return st;
 }
 
@@ -390,8 +448,10 @@ static int run_compare(char **argv, int n_args)
     bool slower;
     if (n_args != 2)
         return cli_usage_error(&cli_bench, "--compare takes two files, or two lists of files");
-    if (bench_compare(argv[1], argv[2], &slower, &err) != CALLA_OK)
-        return cli_fail(&cli_bench, &err);
+    if (bench_compare(argv[1], argv[2], &slower, &err) != CALLA_OK) {
+        (void)cli_fail(&cli_bench, &err);
+        return CLI_USAGE; /* as diff does: 1 is an answer */
+    }
     return slower ? CLI_FAILED : CLI_OK;
 }
 
@@ -429,11 +489,14 @@ static int cmd_bench(int argc, char **argv)
         return cli_usage_error(&cli_bench, "files are for --agent, --compare and --plot");
     rc = check_options(&o, &s);
     if (rc >= 0) return rc;
+    if (o.plot != NULL && is_results(o.plot))
+        return cli_usage_error(&cli_bench, "--plot OUT.svg: %s is a file of results", o.plot);
     if (n_args != 0)
         return write_plot(o.plot, NULL, argv + 1, n_args, &err) == CALLA_OK
                    ? CLI_OK
                    : cli_fail(&cli_bench, &err);
-    calla_status st = open_bench(&b, &err);
+    calla_status st = try_files(&o, &err);
+    if (st == CALLA_OK) st = open_bench(&b, &err);
     (void)snprintf(record.flags, sizeof record.flags, "%s", flags);
     record.agent = o.agent.on ? &agent : NULL;
     if (st == CALLA_OK) st = run(&b, &s, &err);

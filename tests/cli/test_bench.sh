@@ -43,7 +43,7 @@ results() {
     function list(t,  i, s) { for (i = 0; i < 20; i++) s = s (i ? ", " : "") t * f * drift * (1 + 0.02 * noise()); return s }
     BEGIN {
         x = seed * 7919 + 1; noise(); drift = 1 + 0.2 * noise(); x = x + own * 104729; noise(); noise()
-        printf "{\"results\": [{\"kind\": \"prefill\", \"tokens\": 512, \"seconds\": [%s]},\n", list(0.1)
+        printf "{\"format\": 3, \"results\": [{\"kind\": \"prefill\", \"tokens\": 512, \"seconds\": [%s]},\n", list(0.1)
         printf " {\"kind\": \"decode\", \"tokens\": 256, \"seconds\": [%s]}]}\n", list(0.002)
     }'
 }
@@ -85,15 +85,29 @@ run bench --agent "$tmp/session"
 is 'agent: a broken line: exit code' 1 "$rc"
 has 'agent: a broken line' "$tmp/session:3: " "$err"
 
-refuses 1 'found 2 and 1' bench --compare "$tmp/a1,$tmp/a2" "$tmp/b1"
+refuses 2 'found 2 and 1' bench --compare "$tmp/a1,$tmp/a2" "$tmp/b1"
 refuses 2 'takes two files' bench --compare "$tmp/a1"
+refuses 2 'is a file of results' bench --plot "$tmp/a1" "$tmp/b1"
+refuses 1 'cannot be two results' bench -m models/nano --json "$tmp/same" --csv "$tmp/same"
+refuses 1 'cannot write' bench -m models/nano --csv "$tmp/good" --json "$tmp/none/x"
+# A speed without the list of seconds is a speed of tokens.
+echo '{"format": 3, "results": [{"kind": "prefill", "tokens": 4096, "tokens_per_s": 500}]}' >"$tmp/rate1"
+echo '{"format": 3, "results": [{"kind": "prefill", "tokens": 4096, "tokens_per_s": 1000, "seconds": [4.096]}]}' >"$tmp/rate2"
+run bench --compare "$tmp/rate1" "$tmp/rate2"
+has 'rates' '500.00    1000.00   2.000' "$out"
+echo '{"format": 3, "model": "x", "results": [{"kind": "decode", "tokens": 5, "tokens_per_s": 1},
+ {"kind": "prefill", "tokens": 4096, "tokens_per_s": 500}]}' >"$tmp/rate3"
+run bench --compare "$tmp/rate3" "$tmp/rate1"
+has 'missing' 'not compared: decode 5 is in A and not in B' "$out"
+[ ! -e "$tmp/good" ] || fail 'files' 'left behind before a measurement'
+refuses 2 'leaves nothing to measure' bench --agent --cache-ram 0
 refuses 2 'files are for' bench "$tmp/a1" "$tmp/a2"
-refuses 1 'cannot open' bench --compare "$tmp/none" "$tmp/b1"
+refuses 2 'cannot open' bench --compare "$tmp/none" "$tmp/b1"
 echo '{"a": 1}' >"$tmp/other"
-refuses 1 'expected what calla bench' bench --compare "$tmp/a1" "$tmp/other"
-echo '{"results": [{"kind": "decode", "tokens": 9, "seconds": [-1]}]}' >"$tmp/other"
+refuses 2 'expected what calla bench' bench --compare "$tmp/a1" "$tmp/other"
+echo '{"format": 3, "results": [{"kind": "decode", "tokens": 9, "seconds": [-1]}]}' >"$tmp/other"
 run bench --compare "$tmp/other" "$tmp/other"
-is 'nothing in common: exit code' 1 "$rc"
+is 'nothing in common: exit code' 2 "$rc"
 # Two of the same program are not told apart by being run.
 out=$(sh bench/ab.sh "$calla" "$calla" 1 -m models/nano --backend cpu --prefill '' --decode 16 --steps 4)
 has 'ab.sh' 'decode        16' "$out"
