@@ -21,6 +21,7 @@
 #include "cli/term.h"
 
 #define BUDGET_MINUTES 5.0
+#define BUSY_LOAD      1.0 /* of a minute ago: our own last run may count */
 
 typedef struct bench_options {
     cli_common common;
@@ -168,6 +169,11 @@ static int check_options(bench_options *o, sweep_options *s)
         return cli_usage_error(&cli_bench,
                                "--prefill and --decode take up to %u lengths as \"256,4096\"",
                                SWEEP_LENGTHS_MAX);
+    if (given && s->prefill.n_n + s->decode.n_n == 0)
+        return cli_usage_error(&cli_bench, "--prefill and --decode name no length");
+    if (o->profile && (o->json != NULL || o->csv != NULL))
+        return cli_usage_error(&cli_bench,
+                               "--profile prints a table; --json and --csv keep speeds");
     s->budget = 60.0 * o->budget;
     if (!given && !o->quick && !o->profile) {
         s->prefill = s->decode = sweep_article;
@@ -292,6 +298,10 @@ static calla_status run_sweep(bench *b, sweep_options *s, calla_error *err)
     s->user = b;
     limits_measure(&b->r->limits, b->e);
     report_limits(b->r, stdout);
+    if (b->r->load > BUSY_LOAD)
+        fprintf(stderr,
+                "calla bench: load average %.1f: other programs run here, figures are low\n",
+                b->r->load);
     thermal_read(&before, nvidia);
     report_heading(b->r, stdout);
     term_progress_begin(&b->progress, "", TERM_ESTIMATE);
@@ -452,6 +462,7 @@ static int run_compare(char **argv, int n_args)
         (void)cli_fail(&cli_bench, &err);
         return CLI_USAGE; /* as diff does: 1 is an answer */
     }
+    if (!cli_stdout_ok()) return CLI_USAGE;
     return slower ? CLI_FAILED : CLI_OK;
 }
 
@@ -506,5 +517,5 @@ static int cmd_bench(int argc, char **argv)
     const bool differ = agent.n_differ != 0;
     agent_result_deinit(&agent);
     if (st != CALLA_OK) return cli_fail(&cli_bench, &err);
-    return differ ? CLI_FAILED : CLI_OK;
+    return differ || !cli_stdout_ok() ? CLI_FAILED : CLI_OK;
 }

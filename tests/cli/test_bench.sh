@@ -100,6 +100,10 @@ echo '{"format": 3, "model": "x", "results": [{"kind": "decode", "tokens": 5, "t
 run bench --compare "$tmp/rate3" "$tmp/rate1"
 has 'missing' 'not compared: decode 5 is in A and not in B' "$out"
 [ ! -e "$tmp/good" ] || fail 'files' 'left behind before a measurement'
+refuses 2 'name no length' bench -m models/nano --prefill '' --decode ''
+refuses 2 'prints a table' bench -m models/nano --profile --csv "$tmp/good"
+"$calla" bench --compare "$tmp/a1" "$tmp/b1" >/dev/full 2>/dev/null
+is 'full disk: exit code' 2 $?
 refuses 2 'leaves nothing to measure' bench --agent --cache-ram 0
 refuses 2 'files are for' bench "$tmp/a1" "$tmp/a2"
 refuses 2 'cannot open' bench --compare "$tmp/none" "$tmp/b1"
