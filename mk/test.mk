@@ -81,13 +81,15 @@ programs: $(EDIT_PROGRAMS)
 # ---- Running them ------------------------------------------------------------------------------
 
 # The sanitizers slow the emulator and whole models down most: what they see of those are the checks
-# of kernels, of Metal's kinds of tiles one, and the smaller models of the other tests.
+# of kernels, of Metal's kinds of tiles one, and the smaller models of the other tests. What selftest
+# runs is run by those too.
 # The stand-in for Metal keeps objects of tests that end in a violation, which are leaks to them.
-SAN_SLOW     := %/test_metal_model %/test_metal_rung %/test_metal %/test_mm_metal %/test_standin %/test_gpu %/test_golden %/test_tap
+SAN_SLOW     := %/test_metal_model %/test_metal_rung %/test_metal %/test_mm_metal %/test_standin %/test_gpu %/test_golden %/test_tap %/test_selftest.sh
+SAN_CLI       = $(if $(SAN),$(filter-out $(SAN_SLOW),$(wildcard tests/cli/test_*.sh)),$(wildcard tests/cli/test_*.sh))
 unit_tests   = $(foreach t,$(if $(SAN),$(filter-out $(SAN_SLOW),$(UNIT_BIN)),$(UNIT_BIN)),'unit/$(notdir $(t))=$(t)')
 replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
 kernel_tests = $(if $(KERNEL_SRC),'kernels=$(BUILD)/calla-check')
-cli_tests    = $(foreach t,$(sort $(wildcard tests/cli/test_*.sh)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
+cli_tests    = $(foreach t,$(sort $(SAN_CLI)),'cli/$(notdir $(basename $(t)))=CALLA=$(BUILD)/calla CLI_TOOLS=$(BUILD)/tests/cli sh $(t)')
 script_tests = $(foreach t,$(sort $(wildcard tests/scripts/test_*.sh)),'scripts/$(notdir $(basename $(t)))=BUILD=$(BUILD) sh $(t)')
 # Device code is C++ and has no meaning alone.
 KERNEL_HEADERS := $(filter-out src/kernels/args%.h src/kernels/kmath.h src/kernels/ref_%.h,\
