@@ -55,7 +55,6 @@ const cli_command cli_doctor = {
         "Looks at what calla needs: the machine and its memory, the model and the contexts that\n"
         "fit, a GPU and its driver, the port of calla serve, folders and their permissions, the\n"
         "configuration. Says what to do about each problem. Exit status 1: there is one.\n"
-        "\n"
         "A CPU reads the weights where the system caches them: a tenth faster in large pages than\n"
         "in small ones, and the reader or copier that came first has settled which. doctor says\n"
         "what is cached, and how; --reload begins anew. No other calla may use the model then.\n",
