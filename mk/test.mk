@@ -82,9 +82,9 @@ programs: $(EDIT_PROGRAMS)
 
 # The sanitizers slow the emulator and whole models down most: what they see of those are the checks
 # of kernels, of Metal's kinds of tiles one, and the smaller models of the other tests. What selftest
-# runs is run by those too.
+# and verify run is run by those too.
 # The stand-in for Metal keeps objects of tests that end in a violation, which are leaks to them.
-SAN_SLOW     := %/test_metal_model %/test_metal_rung %/test_metal %/test_mm_metal %/test_standin %/test_gpu %/test_golden %/test_tap %/test_selftest.sh
+SAN_SLOW     := %/test_metal_model %/test_metal_rung %/test_metal %/test_mm_metal %/test_standin %/test_gpu %/test_golden %/test_tap %/test_selftest.sh %/test_verify.sh
 SAN_CLI       = $(if $(SAN),$(filter-out $(SAN_SLOW),$(wildcard tests/cli/test_*.sh)),$(wildcard tests/cli/test_*.sh))
 unit_tests   = $(foreach t,$(if $(SAN),$(filter-out $(SAN_SLOW),$(UNIT_BIN)),$(UNIT_BIN)),'unit/$(notdir $(t))=$(t)')
 replay_tests = $(foreach t,$(FUZZ_NAMES),'fuzz/$(t)=$(BUILD)/replay/$(t) tests/fuzz/corpus/$(t)')
