@@ -1,23 +1,13 @@
 #include <arm_neon.h>
 
-#include "base/attrs.h"
-#include "bench/peak.h"
-
-/* Independent chains of sums of byte products in registers. */
-double peak_int8_dotprod(uint64_t n, float *sink)
-{
-    enum { CHAINS = 24 };
-    int32x4_t acc[CHAINS];
-    const int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(-1);
-    for (int i = 0; i < CHAINS; i++)
-        acc[i] = vdupq_n_s32(i);
-    for (uint64_t k = 0; k < n; k++) {
-        UNROLL
-        for (int i = 0; i < CHAINS; i++)
-            acc[i] = vdotq_s32(acc[i], a, b);
-    }
-    for (int i = 1; i < CHAINS; i++)
-        acc[0] = veorq_s32(acc[0], acc[i]);
-    *sink += (float)vgetq_lane_s32(acc[0], 0);
-    return (double)n * CHAINS * 16 * 2.0;
-}
+#define PEAK_FN     peak_int8_dotprod
+#define PEAK_CHAINS 24
+#define VEC         int32x4_t
+#define BYTES       int8x16_t
+#define SET8        vdupq_n_s8
+#define SET32       vdupq_n_s32
+#define DOT         vdotq_s32
+#define XOR         veorq_s32
+#define LANE0(a)    vgetq_lane_s32(a, 0)
+#define PRODUCTS    16
+#include "bench/peak_int8.inc"
