@@ -34,6 +34,7 @@ struct pool {
     _Alignas(64) _Atomic uint32_t next;
     _Alignas(64) _Atomic uint32_t n_idle;
     _Alignas(64) pool_fn fn;
+    pool_range_fn range_fn; /* NULL: fn */
     void *ctx;
     uint32_t n_tasks;
     uint32_t n_threads;
@@ -111,22 +112,38 @@ uint32_t cpu_count(void)
     return n < 1 ? 1 : (uint32_t)n;
 }
 
-static void take_tasks(pool *p, uint32_t i_thread)
+typedef struct range {
+    uint32_t first, end;
+} range;
+
+/* A run of neighbours, ever fewer, so that all threads end at the same time; empty: none left. */
+static range claim(pool *p)
 {
-    const pool_fn fn = p->fn;
-    void *const ctx = p->ctx;
     const uint32_t n_tasks = p->n_tasks;
     const uint32_t share = 2 * p->n_threads;
     uint32_t i = atomic_load_explicit(&p->next, memory_order_relaxed);
     while (i < n_tasks) {
-        /* a run of neighbours, ever fewer: data read in order, and all end at the same time */
         const uint32_t n = (n_tasks - i) / share > 0 ? (n_tasks - i) / share : 1;
-        if (!atomic_compare_exchange_weak_explicit(&p->next, &i, i + n, memory_order_relaxed,
-                                                   memory_order_relaxed))
-            continue;
-        for (uint32_t k = 0; k < n; k++)
-            fn(ctx, i + k, i_thread);
-        i = atomic_load_explicit(&p->next, memory_order_relaxed);
+        if (atomic_compare_exchange_weak_explicit(&p->next, &i, i + n, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return (range){i, i + n};
+    }
+    return (range){n_tasks, n_tasks};
+}
+
+static void take_tasks(pool *p, uint32_t i_thread)
+{
+    range r = claim(p);
+    while (r.first < r.end) {
+        if (p->range_fn != NULL) {
+            const range next = claim(p);
+            p->range_fn(p->ctx, r.first, r.end, next.first, i_thread);
+            r = next;
+        } else {
+            for (uint32_t i = r.first; i < r.end; i++)
+                p->fn(p->ctx, i, i_thread);
+            r = claim(p);
+        }
     }
 }
 
@@ -222,16 +239,9 @@ uint32_t pool_n_threads(const pool *p)
     return p->n_threads;
 }
 
-void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks)
+/* Hands out p->fn or p->range_fn. */
+static void run(pool *p, uint32_t n_tasks)
 {
-    if (n_tasks == 0) return;
-    if (p->n_threads == 1 || n_tasks == 1) {
-        for (uint32_t i = 0; i < n_tasks; i++)
-            fn(ctx, i, 0);
-        return;
-    }
-    p->fn = fn;
-    p->ctx = ctx;
     p->n_tasks = n_tasks;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     atomic_store_explicit(&p->n_idle, 0, memory_order_relaxed);
@@ -242,4 +252,30 @@ void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks)
         cpu_relax();
         if (i % SPINS_PER_YIELD == 0) (void)sched_yield();
     }
+}
+
+void pool_run(pool *p, pool_fn fn, void *ctx, uint32_t n_tasks)
+{
+    if (n_tasks == 0) return;
+    if (p->n_threads == 1 || n_tasks == 1) {
+        for (uint32_t i = 0; i < n_tasks; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    p->fn = fn;
+    p->range_fn = NULL;
+    p->ctx = ctx;
+    run(p, n_tasks);
+}
+
+void pool_run_ranges(pool *p, pool_range_fn fn, void *ctx, uint32_t n_tasks)
+{
+    if (n_tasks == 0) return;
+    if (p->n_threads == 1 || n_tasks == 1) {
+        fn(ctx, 0, n_tasks, n_tasks, 0);
+        return;
+    }
+    p->range_fn = fn;
+    p->ctx = ctx;
+    run(p, n_tasks);
 }

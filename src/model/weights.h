@@ -21,6 +21,11 @@ typedef enum mat_type {
     MAT_F32
 } mat_type;
 
+typedef struct matrix_row_ref {
+    const struct matrix *w; /* NULL: none */
+    uint32_t row;
+} matrix_row_ref;
+
 /* y[rows] = W[rows, cols] x[cols]. Row r of the codes begins at data + r * row_bytes; its scales at
  * scales + r * (cols / 64) * 2 bytes (bf16, little endian), its biases likewise. */
 typedef struct matrix {
@@ -30,6 +35,9 @@ typedef struct matrix {
     const uint8_t *data;
     const uint8_t *scales; /* NULL unless quantised */
     const uint8_t *biases;
+    /* A hint for a product over some rows: what its thread reads after them, of a matrix of the
+     * same type; none: the rows that follow. */
+    matrix_row_ref next;
 } matrix;
 
 /* n_experts equal matrices; expert e is `first` with its pointers moved by e strides. */

@@ -99,7 +99,13 @@ static void matrix_row_by_hand(void **state)
                                                 biases[1 + 4] = {0, 0, 0, 0x00, 0x40};
     for (size_t i = 0; i < 32; i++)
         data[33 + i] = (uint8_t)(i % 8 * 2 | (i % 8 * 2 + 1) << 4);
-    const matrix m = {MAT_Q4, 2, 64, 32, data + 1, scales + 1, biases + 1};
+    const matrix m = {.type = MAT_Q4,
+                      .rows = 2,
+                      .cols = 64,
+                      .row_bytes = 32,
+                      .data = data + 1,
+                      .scales = scales + 1,
+                      .biases = biases + 1};
     float out[64];
     matrix_row(&m, 1, out);
     for (size_t i = 0; i < 64; i++)

@@ -24,6 +24,35 @@ static void run_task(void *ctx, uint32_t i_task, uint32_t i_thread)
     w->thread_of[i_task] = i_thread;
 }
 
+typedef struct range_work {
+    work *w;
+    uint32_t n_tasks;
+    uint32_t promised[8]; /* to each thread: where its next run begins; none at first */
+    bool begun[8], broken;
+} range_work;
+
+static void run_range(void *ctx, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
+{
+    range_work *r = ctx;
+    r->broken = r->broken || first >= end || end > r->n_tasks || next > r->n_tasks ||
+                (next < r->n_tasks && next < end) ||
+                (r->begun[i_thread] && r->promised[i_thread] != first);
+    r->begun[i_thread] = true;
+    r->promised[i_thread] = next;
+    for (uint32_t i = first; i < end; i++)
+        run_task(r->w, i, i_thread);
+}
+
+/* By ranges: each task once, and what was said to come next came, or nothing did. */
+static void run_ranges(pool *p, work *w, uint32_t n)
+{
+    range_work r = {.w = w, .n_tasks = n};
+    pool_run_ranges(p, run_range, &r, n);
+    assert_false(r.broken);
+    for (uint32_t t = 0; t < 8; t++)
+        assert_true(!r.begun[t] || r.promised[t] == n);
+}
+
 static void check_runs(uint32_t n_threads, uint32_t n_runs)
 {
     static const uint32_t sizes[] = {0, 1, 2, 3, 7, 64, 1000, N_TASKS_MAX};
@@ -36,7 +65,10 @@ static void check_runs(uint32_t n_threads, uint32_t n_runs)
     for (uint32_t r = 0; r < n_runs; r++) {
         const uint32_t n = sizes[r % 8];
         w->factor = r + 1;
-        pool_run(p, run_task, w, n);
+        if (r / 8 % 2 == 0)
+            pool_run(p, run_task, w, n);
+        else
+            run_ranges(p, w, n);
         for (uint32_t i = 0; i < n; i++) {
             want[i] += r + 1;
             assert_true(w->thread_of[i] < n_threads);

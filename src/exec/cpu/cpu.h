@@ -130,6 +130,7 @@ typedef struct cpu_step {
     double bytes, flops;
 } cpu_step;
 void cpu_run(cpu_exec *ex, cpu_step step, pool_fn fn, void *ctx, uint32_t n_tasks);
+void cpu_run_ranges(cpu_exec *ex, cpu_step step, pool_range_fn fn, void *ctx, uint32_t n_tasks);
 
 /* Bytes of codes, scales and biases. */
 static inline double matrix_bytes(const matrix *w)
@@ -147,14 +148,17 @@ typedef struct linear_job {
 } linear_job;
 
 #define LINEAR_JOBS_MAX 4u
+#define LINEAR_FEW      2u /* tokens: weights are read once, in the order of memory */
 
 /* Runs the jobs side by side over all threads. */
 void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_t n_jobs);
 /* One job on the calling thread, rows [row0, row1). */
 void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
                  float *scratch);
-/* Rows per task so that every thread gets several tasks; a multiple of `align`. */
-uint32_t linear_task_rows(const cpu_exec *ex, uint64_t total_rows, uint32_t align);
+/* The same in pieces, whose weights stay in the cache for all tokens. next: what the thread reads
+ * then. */
+void linear_span(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
+                 matrix_row_ref next, float *scratch);
 /* Floats of per-thread scratch a matmul needs for this model. */
 size_t linear_scratch_floats(const model_shape *s);
 

@@ -1,7 +1,10 @@
 #include "exec/cpu/cpu.h"
 
-#define TASKS_PER_THREAD 8u
-#define TASK_ROWS_MAX    128u
+/* Rows of a task, the least that a thread can be given: what the kernels take at once. A thread
+ * takes as many neighbours as it can get; with more than LINEAR_FEW tokens by LINEAR_PIECE rows,
+ * whose weights then stay in its cache for all tokens. */
+#define TASK_ROWS  (2 * MATMUL_STRIP_ROWS)
+#define PIECE_ROWS 128u
 
 size_t linear_scratch_floats(const model_shape *s)
 {
@@ -11,14 +14,6 @@ size_t linear_scratch_floats(const model_shape *s)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (others[i] > cols) cols = others[i];
     return MATMUL_SCRATCH_FLOATS(cols);
-}
-
-uint32_t linear_task_rows(const cpu_exec *ex, uint64_t total_rows, uint32_t align)
-{
-    uint64_t n = total_rows / ((uint64_t)ex->n_threads * TASKS_PER_THREAD);
-    if (n > TASK_ROWS_MAX) n = TASK_ROWS_MAX;
-    n = (n + align - 1) / align * align;
-    return n < align ? align : (uint32_t)n;
 }
 
 void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
@@ -31,39 +26,63 @@ void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint3
                                                 scratch);
 }
 
+void linear_span(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
+                 matrix_row_ref next, float *scratch)
+{
+    matrix w = *job->w;
+    linear_job piece = *job;
+    piece.w = &w;
+    for (uint32_t row = row0; row < row1;) {
+        const uint32_t left = row1 - row;
+        const uint32_t n = job->n_tokens <= LINEAR_FEW || left < PIECE_ROWS ? left : PIECE_ROWS;
+        if (n == left && next.w != NULL && next.w->type == w.type) w.next = next;
+        linear_rows(ex, &piece, row, row + n, scratch);
+        row += n;
+    }
+}
+
 typedef struct linear_ctx {
     cpu_exec *ex;
     const linear_job *jobs;
-    uint32_t n_jobs, task_rows;
+    uint32_t n_jobs;
     uint32_t first_task[LINEAR_JOBS_MAX + 1];
 } linear_ctx;
 
-static void linear_task(void *p, uint32_t i_task, uint32_t i_thread)
+/* Where a task begins; no matrix where there is no such task. */
+static matrix_row_ref task_row(const linear_ctx *c, uint32_t i_task, uint32_t *i_job)
+{
+    for (uint32_t j = 0; j < c->n_jobs; j++)
+        if (i_task < c->first_task[j + 1]) {
+            *i_job = j;
+            return (matrix_row_ref){c->jobs[j].w, (i_task - c->first_task[j]) * TASK_ROWS};
+        }
+    return (matrix_row_ref){0};
+}
+
+static void linear_range(void *p, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
 {
     const linear_ctx *c = p;
-    uint32_t j = 0;
-    while (i_task >= c->first_task[j + 1])
-        j++;
-    const linear_job *job = &c->jobs[j];
-    const uint32_t row0 = (i_task - c->first_task[j]) * c->task_rows;
-    const uint32_t left = job->w->rows - row0;
-    linear_rows(c->ex, job, row0, row0 + (left < c->task_rows ? left : c->task_rows),
-                thread_scratch(c->ex, i_thread));
+    uint32_t j = 0, unused;
+    while (first < end) {
+        const matrix_row_ref at = task_row(c, first, &j);
+        const uint32_t stop = end < c->first_task[j + 1] ? end : c->first_task[j + 1];
+        const uint32_t row1 = (stop - c->first_task[j]) * TASK_ROWS;
+        linear_span(c->ex, &c->jobs[j], at.row, row1 < at.w->rows ? row1 : at.w->rows,
+                    task_row(c, stop < end ? stop : next, &unused),
+                    thread_scratch(c->ex, i_thread));
+        first = stop;
+    }
 }
 
 void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_t n_jobs)
 {
     cpu_step step = {.label = label};
     linear_ctx c = {.ex = ex, .jobs = jobs, .n_jobs = n_jobs};
-    uint64_t total = 0;
     for (uint32_t j = 0; j < n_jobs; j++) {
         const matrix *w = jobs[j].w;
-        total += w->rows;
+        c.first_task[j + 1] = c.first_task[j] + (w->rows + TASK_ROWS - 1) / TASK_ROWS;
         step.bytes += matrix_bytes(w);
         step.flops += 2.0 * w->rows * w->cols * jobs[j].n_tokens;
     }
-    c.task_rows = linear_task_rows(ex, total, MATMUL_STRIP_ROWS);
-    for (uint32_t j = 0; j < n_jobs; j++)
-        c.first_task[j + 1] = c.first_task[j] + (jobs[j].w->rows + c.task_rows - 1) / c.task_rows;
-    cpu_run(ex, step, linear_task, &c, c.first_task[n_jobs]);
+    cpu_run_ranges(ex, step, linear_range, &c, c.first_task[n_jobs]);
 }

@@ -15,13 +15,13 @@
 
 #define LANES VLEN
 /* Codes are fetched to the second-level cache in blocks of FETCH_STREAMS * 4 KB, one block ahead, a
- * line of each of its pages in turn: one page's lines come no faster than they are wanted, least of
- * all where pages are small. From there they are brought near NEAR bytes ahead. Running past the
- * end of the matrix is harmless. */
+ * line of each of its pages in turn (a column): one page's lines come no faster than they are
+ * wanted, least of all where pages are small. From there they are brought near NEAR bytes ahead.
+ * Running past the end of the matrix is harmless. */
 #define FETCH_STREAMS 4u
 #define FETCH_PAGE    4096u
 #define FETCH_BLOCK   (FETCH_STREAMS * FETCH_PAGE)
-#define NEAR          1024u
+#define NEAR          2048u
 
 typedef __m512i vi;
 
@@ -125,7 +125,9 @@ static ATTR_INLINE void x_arrange(const uint8_t *x, uint32_t n_planes, uint32_t 
                                   uint8_t *out)
 {
     const uint32_t step = prep_bytes(n_planes);
-    for (uint32_t i = 0; i < n_pairs + LANES - 1; i++) {
+    const bool one_start = n_pairs % LANES == 0 || LANES % n_pairs == 0; /* runs begin at pair 0 */
+    const uint32_t n_most = n_pairs > LANES ? n_pairs : LANES;
+    for (uint32_t i = 0; i < (one_start ? n_most : n_pairs + LANES - 1); i++) {
         const uint8_t *first = x + (size_t)(i % n_pairs) * 2 * step;
         UNROLLED (j, 2 * n_planes) {
             const __m256i a = _mm256_loadu_si256((const void *)(first + j * GROUP_BYTES));
@@ -150,40 +152,53 @@ static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint
     return s;
 }
 
-/* What is fetched at code, where a call began with `begin`: the first of the lines of fetch(). */
-static ATTR_INLINE const uint8_t *fetch_from(const uint8_t *begin, const uint8_t *code)
+/* The next column to fetch. A call fetches what it reads itself beyond its first block, then the
+ * first block of what its thread reads next. */
+typedef struct ahead {
+    const uint8_t *at, *page_end;
+    const uint8_t *own_end, *next; /* where `next` takes over, NULL: nowhere */
+} ahead;
+
+static ATTR_INLINE void ahead_to(ahead *a, const uint8_t *at)
 {
-    const size_t off = (size_t)(code - begin);
-    return code - off % FETCH_BLOCK + FETCH_BLOCK + off % FETCH_BLOCK / FETCH_STREAMS;
+    a->at = at;
+    a->page_end = at + FETCH_PAGE;
+    if (a->next == NULL || at < a->own_end) return;
+    a->at = a->next;
+    a->page_end = a->next + FETCH_PAGE;
+    a->next = NULL;
 }
 
-static ATTR_INLINE void fetch(const uint8_t *from, uint32_t i)
+static ATTR_INLINE void fetch_column(ahead *a)
 {
-    PREFETCH_FAR(from + i % FETCH_STREAMS * FETCH_PAGE + (size_t)(i / FETCH_STREAMS) * 64);
+    UNROLLED (i, FETCH_STREAMS)
+        PREFETCH_FAR(a->at + (size_t)i * FETCH_PAGE);
+    a->at += 64;
+    if (a->at == a->page_end) ahead_to(a, a->at + FETCH_BLOCK - FETCH_PAGE);
 }
 
 /* Sums of 16 pairs of groups, which lie together: of their first groups, of their second ones. */
-static ATTR_INLINE void run_sums(const uint8_t *code, const uint8_t *next, const uint8_t *x,
-                                 uint32_t n_planes, int32_t *first, int32_t *second)
+static ATTR_INLINE void run_sums(const uint8_t *code, ahead *a, const uint8_t *x, uint32_t n_planes,
+                                 int32_t *first, int32_t *second)
 {
     __m512i q[4];
     UNROLLED (i, 4) {
         __m512i s[4];
+        if (i < 3) fetch_column(a); /* the fourth: one_chain */
         UNROLLED (j, 4) {
             const uint32_t at = 4 * i + j;
-            fetch(next, at);
             PREFETCH(code + NEAR + at * 64);
             s[j] = pair_sums(code + at * 64, x + at * n_planes * 128, n_planes);
         }
         q[i] = pairs(pairs(s[0], s[1]), pairs(s[2], s[3]));
     }
     /* q[i], in 128-bit lanes: two halves of the first groups of pairs 4 i .., two of the second */
-    const __m512i a = _mm512_add_epi32(_mm512_shuffle_i32x4(q[0], q[1], 0x88),
-                                       _mm512_shuffle_i32x4(q[0], q[1], 0xdd));
-    const __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(q[2], q[3], 0x88),
-                                       _mm512_shuffle_i32x4(q[2], q[3], 0xdd));
-    _mm512_store_si512(first, _mm512_shuffle_i32x4(a, b, 0x88));
-    _mm512_store_si512(second, _mm512_shuffle_i32x4(a, b, 0xdd));
+    const __m512i low = _mm512_add_epi32(_mm512_shuffle_i32x4(q[0], q[1], 0x88),
+                                         _mm512_shuffle_i32x4(q[0], q[1], 0xdd));
+    const __m512i high = _mm512_add_epi32(_mm512_shuffle_i32x4(q[2], q[3], 0x88),
+                                          _mm512_shuffle_i32x4(q[2], q[3], 0xdd));
+    _mm512_store_si512(first, _mm512_shuffle_i32x4(low, high, 0x88));
+    _mm512_store_si512(second, _mm512_shuffle_i32x4(low, high, 0xdd));
 }
 
 /* Scratch of one token. */
@@ -193,10 +208,9 @@ typedef struct one {
     uint32_t n_pairs;
 } one;
 
-/* The chain over the groups, rows in lanes; meanwhile the codes of `next` are fetched, so that
- * memory does not wait. */
-static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_rows *r,
-                                    const uint8_t *next)
+/* The chain over the groups, rows in lanes; meanwhile a column is fetched for each run of sums, so
+ * that memory does not wait. */
+static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_rows *r, ahead *a)
 {
     ATTR_ALIGNED(64) float scale[LANES][LANES];
     ATTR_ALIGNED(64) float bias[LANES][LANES];
@@ -216,7 +230,7 @@ static ATTR_INLINE __m512 one_chain(uint32_t n_planes, const one *o, const int_r
         params(r->bias, 2 * p, 2 * n, bias);
         UNROLLED (i, LANES) {
             if (i / 2 == n) break;
-            fetch(next, 2 * p + i);
+            if (i % 2 == 0) fetch_column(a);
             y = group_add(y, word[i % 2][i / 2], _mm512_load_ps(scale[i]), _mm512_load_ps(bias[i]),
                           x_param(x, n_planes, 0), x_param(x, n_planes, 1));
             x += step;
@@ -250,24 +264,30 @@ static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_
     one o[FEW_TOKENS];
     const uint32_t n_pairs = w->cols / GROUP / 2;
     const uint8_t *const begin = w->data + row0 * w->row_bytes;
+    const matrix_row_ref n = w->next;
+    const uint8_t *const next = n.w == NULL ? NULL : n.w->data + n.row * n.w->row_bytes;
+    ahead a = {.own_end = w->data + row1 * w->row_bytes, .next = next};
     uint32_t row = row0;
+    ahead_to(&a, begin + FETCH_BLOCK);
     for (uint32_t t = 0; t < n_tokens; t++)
         o[t] = one_at(n_planes, n_pairs, x[t], t, scratch);
     for (; row + LANES <= row1; row += LANES) {
         const uint8_t *code = w->data + row * w->row_bytes;
-        const size_t param = (size_t)(row + LANES) * n_pairs * 4; /* of the next rows */
         const int_rows r = rows_at(w, row, LANES);
+        const matrix_row_ref then =
+            row + LANES >= row1 && n.w != NULL ? n : (matrix_row_ref){w, row + LANES};
+        const size_t param = (size_t)then.row * (then.w->cols / GROUP) * 2;
         for (uint32_t t = 0; t < n_tokens; t++) {
+            ahead again = {.at = code}; /* the second token finds what the first one fetched */
+            ahead *const f = t == 0 ? &a : &again;
             for (uint32_t i = 0, p = 0; i < n_pairs; i++, p = (p + LANES) % n_pairs) {
-                _mm_prefetch((const char *)w->scales + param + (size_t)i * 64, _MM_HINT_T0);
-                _mm_prefetch((const char *)w->biases + param + (size_t)i * 64, _MM_HINT_T0);
-                const uint8_t *at = code + (size_t)i * LANES * 64;
-                run_sums(at, fetch_from(begin, at), o[t].arranged + (size_t)p * n_planes * 128,
-                         n_planes, o[t].sum[0] + i * LANES, o[t].sum[1] + i * LANES);
+                PREFETCH(then.w->scales + param + (size_t)i * 64);
+                PREFETCH(then.w->biases + param + (size_t)i * 64);
+                run_sums(code + (size_t)i * LANES * 64, f,
+                         o[t].arranged + (size_t)p * n_planes * 128, n_planes,
+                         o[t].sum[0] + i * LANES, o[t].sum[1] + i * LANES);
             }
-            const vf sum =
-                one_chain(n_planes, &o[t], &r, fetch_from(begin, code + n_pairs * LANES * 64));
-            _mm512_storeu_ps(y[t] + row, sum);
+            _mm512_storeu_ps(y[t] + row, one_chain(n_planes, &o[t], &r, f));
         }
     }
     return row;

@@ -9,14 +9,14 @@
 
 #include "exec/cpu/cpu.h"
 
-#define ACT_ROWS 64u /* rows of gate/up per task: whole groups, so that they can be prepared */
+#define ACT_ROWS  64u /* of gate and up in a task: whole groups, so that they can be prepared */
+#define DOWN_ROWS (2 * MATMUL_STRIP_ROWS)
 
 typedef struct moe_ctx {
     cpu_exec *ex;
     const layer_weights *lw;
     const float *next_norm;
     uint32_t shared_tasks, expert_tasks; /* tasks of the shared group and of each other group */
-    uint32_t task_rows;
 } moe_ctx;
 
 /* The n_experts_used largest logits, ties to the lower expert; weights are their softmax, which
@@ -78,51 +78,70 @@ static void group_tokens(cpu_exec *ex, const layer_weights *lw)
     }
 }
 
-static const moe_group *find_group(const moe_ctx *c, uint32_t i_task, uint32_t *i_part)
+/* The group of a task, and the task's place in it; NULL: there is no such task. */
+static const moe_group *find_group(const moe_ctx *c, uint32_t i_task, uint32_t *at, uint32_t *n)
 {
-    if (i_task < c->shared_tasks) {
-        *i_part = i_task;
-        return &c->ex->groups[0];
+    uint32_t i = 0;
+    *at = i_task;
+    *n = c->shared_tasks;
+    if (i_task >= *n) {
+        i = 1 + (i_task - *n) / c->expert_tasks;
+        *at = (i_task - *n) % c->expert_tasks;
+        *n = c->expert_tasks;
     }
-    i_task -= c->shared_tasks;
-    *i_part = i_task % c->expert_tasks;
-    return &c->ex->groups[1 + i_task / c->expert_tasks];
+    return i < c->ex->n_groups ? &c->ex->groups[i] : NULL;
 }
 
-/* gate and up for ACT_ROWS rows, activation, and its Q4 order. */
-static void act_task(void *p, uint32_t i_task, uint32_t i_thread)
+/* gate and up for rows [row0, row1), activation, and its Q4 order. */
+static void act_rows(const cpu_exec *ex, const moe_group *g, uint32_t row0, uint32_t row1,
+                     matrix_row_ref next, float *scratch)
 {
-    const moe_ctx *c = p;
-    const cpu_exec *ex = c->ex;
-    uint32_t part;
-    const moe_group *g = find_group(c, i_task, &part);
-    const uint32_t row0 = part * ACT_ROWS;
-    float *scratch = thread_scratch(ex, i_thread);
     const float *const *x = (const float *const *)ex->slot_x + g->first;
     const float *const *xp = (const float *const *)ex->slot_xp + g->first;
     const linear_job gate = {&g->gate, x, xp, ex->slot_gate.p + g->first, g->n};
     const linear_job up = {&g->up, x, xp, ex->slot_up.p + g->first, g->n};
-    linear_rows(ex, &gate, row0, row0 + ACT_ROWS, scratch);
-    linear_rows(ex, &up, row0, row0 + ACT_ROWS, scratch);
+    linear_span(ex, &gate, row0, row1, (matrix_row_ref){&g->up, row0}, scratch);
+    linear_span(ex, &up, row0, row1, next, scratch);
     for (uint32_t s = g->first; s < g->first + g->n; s++) {
         float *h = ex->slot_gate.p[s] + row0;
-        ex->kern.silu_mul(h, ex->slot_up.p[s] + row0, ACT_ROWS, h);
-        prep_cols(ex, h, row0, ACT_ROWS, ex->slot_act.p[s]);
+        ex->kern.silu_mul(h, ex->slot_up.p[s] + row0, row1 - row0, h);
+        prep_cols(ex, h, row0, row1 - row0, ex->slot_act.p[s]);
     }
 }
 
-static void down_task(void *p, uint32_t i_task, uint32_t i_thread)
+static void act_range(void *p, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
+{
+    const moe_ctx *c = p;
+    uint32_t at, n, then_at, then_n;
+    while (first < end) {
+        const moe_group *g = find_group(c, first, &at, &n);
+        const uint32_t few = g->n <= LINEAR_FEW ? n - at : 1; /* one stays in the cache */
+        const uint32_t n_done = end - first < few ? end - first : few;
+        first += n_done;
+        const moe_group *then = find_group(c, first < end ? first : next, &then_at, &then_n);
+        const matrix_row_ref then_row = {then == NULL ? NULL : &then->gate, then_at * ACT_ROWS};
+        act_rows(c->ex, g, at * ACT_ROWS, (at + n_done) * ACT_ROWS, then_row,
+                 thread_scratch(c->ex, i_thread));
+    }
+}
+
+static void down_range(void *p, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
 {
     const moe_ctx *c = p;
     const cpu_exec *ex = c->ex;
-    uint32_t part;
-    const moe_group *g = find_group(c, i_task, &part);
-    const uint32_t row0 = part * c->task_rows;
-    const uint32_t left = ex->shape->hidden - row0;
-    const linear_job down = {&g->down, rows_c(&ex->slot_gate) + g->first,
-                             rows_c(&ex->slot_act) + g->first, ex->slot_out.p + g->first, g->n};
-    linear_rows(ex, &down, row0, row0 + (left < c->task_rows ? left : c->task_rows),
-                thread_scratch(ex, i_thread));
+    uint32_t at, n, then_at, then_n;
+    while (first < end) {
+        const moe_group *g = find_group(c, first, &at, &n);
+        const uint32_t n_done = end - first < n - at ? end - first : n - at;
+        const uint32_t row1 = (at + n_done) * DOWN_ROWS;
+        first += n_done;
+        const moe_group *then = find_group(c, first < end ? first : next, &then_at, &then_n);
+        const matrix_row_ref then_row = {then == NULL ? NULL : &then->down, then_at * DOWN_ROWS};
+        const linear_job down = {&g->down, rows_c(&ex->slot_gate) + g->first,
+                                 rows_c(&ex->slot_act) + g->first, ex->slot_out.p + g->first, g->n};
+        linear_span(ex, &down, at * DOWN_ROWS, row1 < down.w->rows ? row1 : down.w->rows, then_row,
+                    thread_scratch(ex, i_thread));
+    }
 }
 
 static void combine_task(void *p, uint32_t t, uint32_t i_thread)
@@ -171,10 +190,9 @@ void moe_block(cpu_exec *ex, uint32_t i_layer, const float *next_norm)
     }
     c.shared_tasks = s->shared_width / ACT_ROWS;
     c.expert_tasks = s->expert_width / ACT_ROWS;
-    cpu_run(ex, act, act_task, &c, c.shared_tasks + (ex->n_groups - 1) * c.expert_tasks);
+    cpu_run_ranges(ex, act, act_range, &c, c.shared_tasks + (ex->n_groups - 1) * c.expert_tasks);
 
-    c.task_rows = linear_task_rows(ex, (uint64_t)ex->n_groups * s->hidden, MATMUL_STRIP_ROWS);
-    c.shared_tasks = c.expert_tasks = (s->hidden + c.task_rows - 1) / c.task_rows;
-    cpu_run(ex, down, down_task, &c, ex->n_groups * c.expert_tasks);
+    c.shared_tasks = c.expert_tasks = (s->hidden + DOWN_ROWS - 1) / DOWN_ROWS;
+    cpu_run_ranges(ex, down, down_range, &c, ex->n_groups * c.expert_tasks);
     cpu_run(ex, (cpu_step){.label = "sum of experts"}, combine_task, &c, n);
 }

@@ -4,14 +4,8 @@
 #include "base/mem.h"
 #include "exec/cpu/cpu.h"
 
-void cpu_run(cpu_exec *ex, cpu_step step, pool_fn fn, void *ctx, uint32_t n_tasks)
+static void tell(const cpu_exec *ex, cpu_step step, uint32_t n_tasks, double t0)
 {
-    if (ex->stage == NULL) {
-        pool_run(ex->pool, fn, ctx, n_tasks);
-        return;
-    }
-    const double t0 = time_now();
-    pool_run(ex->pool, fn, ctx, n_tasks);
     const exec_stage stage = {.kernel = ex->kern.name,
                               .label = step.label,
                               .groups = n_tasks,
@@ -20,6 +14,20 @@ void cpu_run(cpu_exec *ex, cpu_step step, pool_fn fn, void *ctx, uint32_t n_task
                               .flops = step.flops,
                               .seconds = time_now() - t0};
     ex->stage(ex->stage_user, &stage);
+}
+
+void cpu_run(cpu_exec *ex, cpu_step step, pool_fn fn, void *ctx, uint32_t n_tasks)
+{
+    const double t0 = ex->stage == NULL ? 0.0 : time_now();
+    pool_run(ex->pool, fn, ctx, n_tasks);
+    if (ex->stage != NULL) tell(ex, step, n_tasks, t0);
+}
+
+void cpu_run_ranges(cpu_exec *ex, cpu_step step, pool_range_fn fn, void *ctx, uint32_t n_tasks)
+{
+    const double t0 = ex->stage == NULL ? 0.0 : time_now();
+    pool_run_ranges(ex->pool, fn, ctx, n_tasks);
+    if (ex->stage != NULL) tell(ex, step, n_tasks, t0);
 }
 
 /* Keys and values become resident and small. */
