@@ -14,6 +14,8 @@
 #define GPU_DRIVER "cuda"
 #endif
 
+#define MAP_SECONDS 0.1 /* enough for all weights in large pages */
+
 static bool is_backend(const char *name)
 {
     static const char *const names[] = {"auto", "cpu", "metal", "cuda", "simt"};
@@ -87,6 +89,7 @@ static calla_status open_cpu(calla_engine *e, const exec_options *eo, calla_erro
     calla_status st;
     TRY(check_memory(e, &with, e->limit_bytes, err));
     TRY(fill_memory(e, &with, err));
+    (void)residence_map(e->ck, MAP_SECONDS);
     TRY(exec_cpu_create(&e->ex, &e->shape, &e->weights, &with, err));
 fail:
     return st;

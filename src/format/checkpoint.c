@@ -375,6 +375,13 @@ const char *checkpoint_shard_name(const checkpoint *ck, size_t i)
     return i < ck->n_shards ? ck->shards[i].name : NULL;
 }
 
+const uint8_t *checkpoint_shard_bytes(const checkpoint *ck, size_t i, uint64_t *n)
+{
+    size_t n_header;
+    *n = safetensors_file_bytes(ck->shards[i].st);
+    return safetensors_header(ck->shards[i].st, &n_header);
+}
+
 uint64_t checkpoint_file_bytes(const checkpoint *ck)
 {
     return ck->file_bytes;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/pool.h"
 
 #define BLOCK  ((uint64_t)2 << 20)
 #define WINDOW (16 * BLOCK) /* read between two calls of progress */
@@ -64,6 +65,15 @@ static bool is_cached(const filemap *map, uint64_t at)
 {
     unsigned char v = 1;
     return mincore(address(map, at), 1, &v) != 0 || (v & 1) != 0;
+}
+
+/* Bytes from `at` on that are in the page cache, at most WINDOW. */
+static uint64_t cached_from(const filemap *map, uint64_t at)
+{
+    const uint64_t begin = at;
+    while (at < map->size && at - begin < WINDOW && is_cached(map, at))
+        at += BLOCK;
+    return min_u64(at, map->size) - begin;
 }
 
 /* "KEY  N kB" of the mapping that begins at p, in bytes. */
@@ -153,6 +163,26 @@ calla_status residence_fill(const checkpoint *ck, calla_progress_fn progress, vo
     return st;
 }
 
+uint64_t residence_map(const checkpoint *ck, double seconds)
+{
+    const double until = time_now() + seconds;
+    uint64_t done = 0;
+    for (size_t i = 0; i < checkpoint_n_shards(ck); i++) {
+        filemap map = {0};
+        char *path = path_join(checkpoint_dir(ck), checkpoint_shard_name(ck, i));
+        const bool asks = path != NULL && may_ask(path);
+        mem_free(path);
+        map.data = checkpoint_shard_bytes(ck, i, &map.size);
+        for (uint64_t at = 0, n; asks && at < map.size; at += n) {
+            if (time_now() > until) return done;
+            n = cached_from(&map, at);
+            if (n != 0 && madvise(address(&map, at), (size_t)n, MADV_POPULATE_READ) == 0) done += n;
+            if (n == 0) n = BLOCK;
+        }
+    }
+    return done;
+}
+
 calla_status residence_drop(const checkpoint *ck, calla_error *err)
 {
     for (size_t i = 0; i < checkpoint_n_shards(ck); i++) {
@@ -169,6 +199,13 @@ calla_status residence_drop(const checkpoint *ck, calla_error *err)
 }
 
 #else
+
+uint64_t residence_map(const checkpoint *ck, double seconds)
+{
+    (void)ck;
+    (void)seconds;
+    return 0;
+}
 
 calla_status residence_look(const checkpoint *ck, residence *out, calla_error *err)
 {

@@ -1,11 +1,15 @@
 /* Shards in the page cache: what is said of it, dropping and filling, large pages by reading and by
  * ckpt_writer. Where the system cannot, the tests skip and say so. */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* RUSAGE_THREAD */
+#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #if defined(__linux__)
 #include <sys/vfs.h>
@@ -18,7 +22,10 @@
 #define MB       ((uint64_t)1 << 20)
 #define N_BYTES  (24 * MB + 77) /* of a tensor, and a shard has one and a small one */
 #define EXT4_TAG 0xef53
-#define XFS_TAG  0x58465342
+#if !defined(RUSAGE_THREAD)
+#define RUSAGE_THREAD RUSAGE_SELF
+#endif
+#define XFS_TAG 0x58465342
 
 static void fill_pattern(void *user, size_t i, uint64_t offset, size_t n, uint8_t *out)
 {
@@ -188,6 +195,53 @@ static void test_life(void **state)
     checkpoint_close(ck);
 }
 
+/* Faults of this thread while it touches each page of all shards. */
+static long touch_faults(const checkpoint *ck)
+{
+    struct rusage before, after;
+    assert_int_equal(getrusage(RUSAGE_THREAD, &before), 0);
+    for (size_t i = 0; i < checkpoint_n_shards(ck); i++) {
+        uint64_t n;
+        const volatile uint8_t *p = checkpoint_shard_bytes(ck, i, &n);
+        for (uint64_t at = 0; at < n; at += 4096)
+            (void)p[at];
+    }
+    assert_int_equal(getrusage(RUSAGE_THREAD, &after), 0);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* What is mapped faults no more, and what is not there is not read. */
+static void test_map(void **state)
+{
+    (void)state;
+    residence r;
+    checkpoint *ck = write_model(g_model);
+    look(ck, &r);
+    if (!r.known) {
+        assert_int_equal(residence_map(ck, 10.0), 0);
+        checkpoint_close(ck);
+        skip();
+    }
+    assert_int_equal(residence_map(ck, -1.0), 0);
+    assert_int_equal(residence_map(ck, 10.0), r.cached);
+    assert_true(touch_faults(ck) <= 2);
+    checkpoint_close(ck);
+
+    calla_error err;
+    assert_int_equal(checkpoint_open(&ck, g_model, &err), CALLA_OK);
+    assert_true(touch_faults(ck) > 2); /* so the first count means something */
+    assert_int_equal(residence_drop(ck, NULL), CALLA_OK);
+    checkpoint_close(ck);
+    assert_int_equal(checkpoint_open(&ck, g_model, &err), CALLA_OK);
+    assert_int_equal(residence_drop(ck, NULL), CALLA_OK);
+    look(ck, &r);
+    assert_true(residence_map(ck, 10.0) <= r.cached + 2 * MB);
+    const uint64_t cached = r.cached;
+    look(ck, &r);
+    assert_true(r.cached <= cached + 4 * MB); /* nearly nothing was read */
+    checkpoint_close(ck);
+}
+
 /* A file that has gone meanwhile is named. */
 static void test_gone(void **state)
 {
@@ -211,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_life, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_map, setup, teardown),
         cmocka_unit_test_setup_teardown(test_gone, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
