@@ -251,6 +251,7 @@ static calla_status op_seq_create(executor *base, uint32_t n_ctx, exec_seq **out
         mem_small_pages(seq->k, (size_t)seq->kv_bytes); /* a short sequence stays small */
         mem_small_pages(seq->v, (size_t)seq->kv_bytes);
         seq->gdn = mem_alloc_pages((size_t)seq->gdn_bytes);
+        mem_large_pages(seq->gdn, (size_t)seq->gdn_bytes);
         seq->conv = mem_alloc_pages((size_t)seq->conv_bytes);
     }
     if (seq == NULL || seq->k == NULL || seq->v == NULL || seq->gdn == NULL || seq->conv == NULL) {
