@@ -1,7 +1,7 @@
 """Measures llama.cpp on one GGUF through llama-cpp-python: one process, one request at a time.
 
   python bench/peers/engine_llama.py FILE.gguf [--threads N] [--prefill N,..] [--decode N,..] [--steps N]
-                                     [--device cpu|gpu] [--ubatch N]
+                                     [--device cpu|gpu] [--ubatch N] [--no-mmap]
 
 Prints one JSON object (see README.md). Needs llama-cpp-python, gguf, numpy (PyPI). llama.cpp's own
 defaults: batch 2048, micro-batch 512, f16 cache, flash attention chosen by it, weights mapped and,
@@ -43,6 +43,7 @@ def bytes_per_token(reader, s, n):
 
 class Llama(common.Engine):
     name = "llama.cpp"
+    ubatch, mmap = 0, True
 
     def open(self, path, threads, n_ctx):
         self.quiet = ll.llama_log_callback(lambda level, text, user: None)
@@ -50,6 +51,7 @@ class Llama(common.Engine):
         ll.llama_backend_init()
         mp = ll.llama_model_default_params()
         mp.n_gpu_layers = 0 if self.device == "cpu" else 999
+        mp.use_mmap = self.mmap
         self.model = ll.llama_model_load_from_file(path.encode(), mp)
         cp = ll.llama_context_default_params()
         cp.n_ctx, cp.n_threads, cp.n_threads_batch = n_ctx, threads, threads
@@ -91,6 +93,8 @@ if __name__ == "__main__":
     ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     ap.add_argument("--ubatch", type=int, default=0,
                     help="tokens computed at a time; 0: llama.cpp's own")
+    ap.add_argument("--no-mmap", action="store_true",
+                    help="read the weights: a mapped file and its repacked copy may not fit")
     engine, a = Llama(), ap.parse_args()
-    engine.device, engine.ubatch = a.device, a.ubatch
+    engine.device, engine.ubatch, engine.mmap = a.device, a.ubatch, not a.no_mmap
     common.main(engine, ap)

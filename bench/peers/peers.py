@@ -147,7 +147,7 @@ def engines(a):
         path, _, ubatch = item.partition("=")
         name = "llama.cpp " + pathlib.Path(path).stem + (f", {ubatch} at a time" if ubatch else "")
         out.append(Program(a, "engine_llama.py", name, path, "--device", a.device, "--ubatch",
-                           ubatch or 0))
+                           ubatch or 0, *["--no-mmap"] * a.llama_no_mmap))
     if a.mlx:
         out.append(Program(a, "engine_mlx.py", "mlx-lm", a.model, "--device", a.device))
     if a.transformers:
@@ -165,7 +165,7 @@ def one_round(a, i, all_engines):
     before = peaks(a)
     r = {"peaks": before, "load_average": os.getloadavg()[0], "engines": {}}
     for e in all_engines[k:] + all_engines[:k]:
-        if not e.path.startswith("http") and a.device == "cpu":
+        if not e.path.startswith("http") and a.device == "cpu" and not a.llama_no_mmap:
             warm(e.path)
         t0 = time.time()
         try:
@@ -245,6 +245,9 @@ def parse():
     ap.add_argument("--calla-args", default="", help="further options of calla bench, in one word")
     ap.add_argument("--llama", action="append", default=[], metavar="GGUF[=N]",
                     help="N: its micro-batch; default llama.cpp's own, 512")
+    ap.add_argument("--llama-no-mmap", action="store_true",
+                    help="llama.cpp reads its weights, and no file is read before an engine starts: "
+                         "for memory that holds one of them alone")
     ap.add_argument("--mlx", action="store_true")
     ap.add_argument("--transformers", action="store_true")
     ap.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="of all engines here")
