@@ -1,7 +1,7 @@
-/* A run is published by storing fn, ctx, n_tasks and next = 0, then incrementing `epoch` (release).
- * A worker that sees a new epoch (acquire) takes tasks from `next` until it is exhausted, then
- * increments `n_idle` (release). pool_run waits until every worker is idle (acquire), so a worker
- * never sees the fields of a later run while it still holds those of an earlier one.
+/* A run is published by storing fn, range_fn, ctx, n_tasks and next = 0, then incrementing `epoch`
+ * (release). A worker that sees a new epoch (acquire) takes tasks from `next` until it is
+ * exhausted, then increments `n_idle` (release). run() waits until every worker is idle (acquire),
+ * so a worker never sees the fields of a later run while it still holds those of an earlier one.
  * `lock` guards only sleeping: `n_sleeping` and the condition variable. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* sched_getaffinity, CPU_COUNT */
@@ -131,20 +131,30 @@ static range claim(pool *p)
     return (range){n_tasks, n_tasks};
 }
 
-static void take_tasks(pool *p, uint32_t i_thread)
+/* Runs of tasks, the next one claimed before one is worked on, so that fn knows it; not when so few
+ * are left that another thread would have to wait for it. */
+static void take_ranges(pool *p, uint32_t i_thread)
 {
+    const range none = {p->n_tasks, p->n_tasks};
     range r = claim(p);
     while (r.first < r.end) {
-        if (p->range_fn != NULL) {
-            const range next = claim(p);
-            p->range_fn(p->ctx, r.first, r.end, next.first, i_thread);
-            r = next;
-        } else {
-            for (uint32_t i = r.first; i < r.end; i++)
-                p->fn(p->ctx, i, i_thread);
-            r = claim(p);
-        }
+        const uint32_t taken = atomic_load_explicit(&p->next, memory_order_relaxed);
+        const bool ahead = taken + 2 * p->n_threads <= p->n_tasks;
+        const range next = ahead ? claim(p) : none;
+        p->range_fn(p->ctx, r.first, r.end, next.first, i_thread);
+        r = next.first < next.end ? next : claim(p);
     }
+}
+
+static void take_tasks(pool *p, uint32_t i_thread)
+{
+    if (p->range_fn != NULL) {
+        take_ranges(p, i_thread);
+        return;
+    }
+    for (range r = claim(p); r.first < r.end; r = claim(p))
+        for (uint32_t i = r.first; i < r.end; i++)
+            p->fn(p->ctx, i, i_thread);
 }
 
 /* Waits until epoch differs from `seen`: spins, then sleeps. */

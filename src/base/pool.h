@@ -4,10 +4,11 @@
  *             all are done. Tasks are handed out dynamically, in runs of neighbours that become
  *             shorter towards the end; the result of a task must not depend on which thread runs
  *             it or when. pool_run_ranges hands fn such a run, [first, end), at once, and the first
- *             task of this thread's next run (n_tasks: there is none), for fetching ahead: tasks
- *             can then be small, so that no thread waits long for the last one.
+ *             task of this thread's next run for fetching ahead (n_tasks: not known, or none):
+ *             tasks can then be small, so that no thread waits long for the last one. One thread,
+ *             or one task: fn gets all at once. No tasks: no call.
  * Invariants: one run at a time; the calling thread is thread 0 and works too.
- * Threads:    pool_run from one thread at a time (the engine's worker). Workers spin briefly
+ * Threads:    a run from one thread at a time (the engine's worker). Workers spin briefly
  *             between runs (a token is some hundred runs long), then sleep. Workers flush denormals
  *             (base/fpenv.h); the caller of pool_run should do the same around its work.
  * Errors:     creation only; a run cannot fail.

@@ -71,6 +71,7 @@ static calla_status fill_memory(const calla_engine *e, const exec_options *eo, c
     if (n != 0)
         engine_log(e, CALLA_LOG_INFO, "read %.2f GB of weights into memory in %.1f s",
                    (double)n / 1e9, time_now() - t0);
+    if (st == CALLA_OK) (void)residence_map(e->ck, MAP_SECONDS);
     return st;
 }
 
@@ -89,7 +90,6 @@ static calla_status open_cpu(calla_engine *e, const exec_options *eo, calla_erro
     calla_status st;
     TRY(check_memory(e, &with, e->limit_bytes, err));
     TRY(fill_memory(e, &with, err));
-    (void)residence_map(e->ck, MAP_SECONDS);
     TRY(exec_cpu_create(&e->ex, &e->shape, &e->weights, &with, err));
 fail:
     return st;

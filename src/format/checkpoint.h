@@ -31,7 +31,8 @@ const st_tensor *checkpoint_find(const checkpoint *ck, const char *name);
 size_t checkpoint_n_shards(const checkpoint *ck);
 const char *checkpoint_shard_name(const checkpoint *ck, size_t i);
 uint64_t checkpoint_file_bytes(const checkpoint *ck); /* sum over the shards */
-/* The whole of shard i, as it is mapped: from the start of a page, *n bytes. */
+/* The whole of shard i < checkpoint_n_shards as it is mapped until checkpoint_close: *n bytes from
+ * the start of a page. */
 const uint8_t *checkpoint_shard_bytes(const checkpoint *ck, size_t i, uint64_t *n);
 /* Tells checkpoints apart without reading the tensors: names, sizes, times of change and headers of
  * the shards. */

@@ -13,10 +13,11 @@
  * of each 2 MB: exact for large pages, an estimate for small ones. The fill reads through a mapping
  * of its own, which alone is advised to take large pages: on the mapping of the weights the advice
  * would also forbid read-ahead, and let each page that is missing later cost a read of 2 MB.
- * Callers: fill only when the whole checkpoint fits in memory beside all else; otherwise what is
- *          read pushes out what was read before.
- * Systems: Linux 5.14 and later; elsewhere `known` is false, fill and drop do nothing. Linux
- *          tells only who owns a file or may write to it: of others nothing is filled.
+ * Callers: fill and map only when the whole checkpoint fits in memory beside all else; otherwise
+ *          what is read pushes out what was read before.
+ * Systems: Linux 5.14 and later; elsewhere `known` is false, fill, map and drop do nothing.
+ *          Linux tells only who owns a file or may write to it: of others nothing is filled or
+ *          mapped.
  * Threads: none of its own; blocks.
  */
 #ifndef CALLA_FORMAT_RESIDENCE_H
@@ -38,8 +39,9 @@ calla_status residence_look(const checkpoint *ck, residence *out, calla_error *e
 calla_status residence_fill(const checkpoint *ck, calla_progress_fn progress, void *user,
                             uint64_t *n_read, calla_error *err);
 
-/* Ends after about `seconds`, complete or not: in large pages 18 GB take some 0.04 s, in small ones
- * 1 s, as they do when the forward pass meets them. Returns the bytes that are mapped now. */
+/* Ends after `seconds` and at most 32 MB more, complete or not: in large pages 18 GB take some 0.03
+ * s, in small ones 1 s, as they do when the forward pass meets them. What is cached is sampled, one
+ * page of 2 MB: of such a piece the rest is read. Returns the bytes that it mapped. */
 uint64_t residence_map(const checkpoint *ck, double seconds);
 
 /* What is mapped by other programs, or by `ck` itself where it was read, stays. */

@@ -149,14 +149,16 @@ typedef struct linear_job {
 
 #define LINEAR_JOBS_MAX 4u
 #define LINEAR_FEW      2u /* tokens: weights are read once, in the order of memory */
+/* The least that a thread is given: what the kernels take at once. */
+#define LINEAR_TASK_ROWS (2 * MATMUL_STRIP_ROWS)
 
 /* Runs the jobs side by side over all threads. */
 void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_t n_jobs);
 /* One job on the calling thread, rows [row0, row1). */
 void linear_rows(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
                  float *scratch);
-/* The same in pieces, whose weights stay in the cache for all tokens. next: what the thread reads
- * then. */
+/* The same; more than LINEAR_FEW tokens in pieces, whose weights stay in the cache for all of them.
+ * next: what the thread reads then; may be none, and one of another type is ignored. */
 void linear_span(const cpu_exec *ex, const linear_job *job, uint32_t row0, uint32_t row1,
                  matrix_row_ref next, float *scratch);
 /* Floats of per-thread scratch a matmul needs for this model. */

@@ -1,9 +1,6 @@
 #include "exec/cpu/cpu.h"
 
-/* Rows of a task, the least that a thread can be given: what the kernels take at once. A thread
- * takes as many neighbours as it can get; with more than LINEAR_FEW tokens by LINEAR_PIECE rows,
- * whose weights then stay in its cache for all tokens. */
-#define TASK_ROWS  (2 * MATMUL_STRIP_ROWS)
+/* Rows of a call with more than LINEAR_FEW tokens: their weights stay in the cache for all. */
 #define PIECE_ROWS 128u
 
 size_t linear_scratch_floats(const model_shape *s)
@@ -54,7 +51,7 @@ static matrix_row_ref task_row(const linear_ctx *c, uint32_t i_task, uint32_t *i
     for (uint32_t j = 0; j < c->n_jobs; j++)
         if (i_task < c->first_task[j + 1]) {
             *i_job = j;
-            return (matrix_row_ref){c->jobs[j].w, (i_task - c->first_task[j]) * TASK_ROWS};
+            return (matrix_row_ref){c->jobs[j].w, (i_task - c->first_task[j]) * LINEAR_TASK_ROWS};
         }
     return (matrix_row_ref){0};
 }
@@ -66,7 +63,7 @@ static void linear_range(void *p, uint32_t first, uint32_t end, uint32_t next, u
     while (first < end) {
         const matrix_row_ref at = task_row(c, first, &j);
         const uint32_t stop = end < c->first_task[j + 1] ? end : c->first_task[j + 1];
-        const uint32_t row1 = (stop - c->first_task[j]) * TASK_ROWS;
+        const uint32_t row1 = (stop - c->first_task[j]) * LINEAR_TASK_ROWS;
         linear_span(c->ex, &c->jobs[j], at.row, row1 < at.w->rows ? row1 : at.w->rows,
                     task_row(c, stop < end ? stop : next, &unused),
                     thread_scratch(c->ex, i_thread));
@@ -80,7 +77,7 @@ void linear_run(cpu_exec *ex, const char *label, const linear_job *jobs, uint32_
     linear_ctx c = {.ex = ex, .jobs = jobs, .n_jobs = n_jobs};
     for (uint32_t j = 0; j < n_jobs; j++) {
         const matrix *w = jobs[j].w;
-        c.first_task[j + 1] = c.first_task[j] + (w->rows + TASK_ROWS - 1) / TASK_ROWS;
+        c.first_task[j + 1] = c.first_task[j] + (w->rows + LINEAR_TASK_ROWS - 1) / LINEAR_TASK_ROWS;
         step.bytes += matrix_bytes(w);
         step.flops += 2.0 * w->rows * w->cols * jobs[j].n_tokens;
     }

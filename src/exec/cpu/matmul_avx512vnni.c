@@ -152,8 +152,9 @@ static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint
     return s;
 }
 
-/* The next column to fetch. A call fetches what it reads itself beyond its first block, then the
- * first block of what its thread reads next. */
+/* The next column to fetch. A call fetches as many columns as it reads: its own rows beyond the
+ * first block, then the first block of what its thread reads next. Rows that end within a block
+ * leave as much of that one unfetched. */
 typedef struct ahead {
     const uint8_t *at, *page_end;
     const uint8_t *own_end, *next; /* where `next` takes over, NULL: nowhere */
@@ -278,7 +279,7 @@ static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_
             row + LANES >= row1 && n.w != NULL ? n : (matrix_row_ref){w, row + LANES};
         const size_t param = (size_t)then.row * (then.w->cols / GROUP) * 2;
         for (uint32_t t = 0; t < n_tokens; t++) {
-            ahead again = {.at = code}; /* the second token finds what the first one fetched */
+            ahead again = {.at = code}; /* the second token fetches what is there already */
             ahead *const f = t == 0 ? &a : &again;
             for (uint32_t i = 0, p = 0; i < n_pairs; i++, p = (p + LANES) % n_pairs) {
                 PREFETCH(then.w->scales + param + (size_t)i * 64);

@@ -9,8 +9,7 @@
 
 #include "exec/cpu/cpu.h"
 
-#define ACT_ROWS  64u /* of gate and up in a task: whole groups, so that they can be prepared */
-#define DOWN_ROWS (2 * MATMUL_STRIP_ROWS)
+#define ACT_ROWS 64u /* of gate and up in a task: whole groups, so that they can be prepared */
 
 typedef struct moe_ctx {
     cpu_exec *ex;
@@ -133,14 +132,15 @@ static void down_range(void *p, uint32_t first, uint32_t end, uint32_t next, uin
     while (first < end) {
         const moe_group *g = find_group(c, first, &at, &n);
         const uint32_t n_done = end - first < n - at ? end - first : n - at;
-        const uint32_t row1 = (at + n_done) * DOWN_ROWS;
+        const uint32_t row1 = (at + n_done) * LINEAR_TASK_ROWS;
         first += n_done;
         const moe_group *then = find_group(c, first < end ? first : next, &then_at, &then_n);
-        const matrix_row_ref then_row = {then == NULL ? NULL : &then->down, then_at * DOWN_ROWS};
+        const matrix_row_ref then_row = {then == NULL ? NULL : &then->down,
+                                         then_at * LINEAR_TASK_ROWS};
         const linear_job down = {&g->down, rows_c(&ex->slot_gate) + g->first,
                                  rows_c(&ex->slot_act) + g->first, ex->slot_out.p + g->first, g->n};
-        linear_span(ex, &down, at * DOWN_ROWS, row1 < down.w->rows ? row1 : down.w->rows, then_row,
-                    thread_scratch(ex, i_thread));
+        linear_span(ex, &down, at * LINEAR_TASK_ROWS, row1 < down.w->rows ? row1 : down.w->rows,
+                    then_row, thread_scratch(ex, i_thread));
     }
 }
 
@@ -192,7 +192,7 @@ void moe_block(cpu_exec *ex, uint32_t i_layer, const float *next_norm)
     c.expert_tasks = s->expert_width / ACT_ROWS;
     cpu_run_ranges(ex, act, act_range, &c, c.shared_tasks + (ex->n_groups - 1) * c.expert_tasks);
 
-    c.shared_tasks = c.expert_tasks = (s->hidden + DOWN_ROWS - 1) / DOWN_ROWS;
+    c.shared_tasks = c.expert_tasks = (s->hidden + LINEAR_TASK_ROWS - 1) / LINEAR_TASK_ROWS;
     cpu_run_ranges(ex, down, down_range, &c, ex->n_groups * c.expert_tasks);
     cpu_run(ex, (cpu_step){.label = "sum of experts"}, combine_task, &c, n);
 }
