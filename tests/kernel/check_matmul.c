@@ -458,9 +458,10 @@ static void bench_shape(bench *b, mat_type type, act a, uint32_t rows, uint32_t 
 {
     static job j;
     const size_t n = (size_t)rows * cols;
-    j = (job){.w = {type, rows, cols, row_bytes_of(type, cols), NULL, NULL, NULL},
-              .fn = fn_of(b->k, type, a),
-              .n_tokens = n_tokens};
+    j = (job){
+        .w = {.type = type, .rows = rows, .cols = cols, .row_bytes = row_bytes_of(type, cols)},
+        .fn = fn_of(b->k, type, a),
+        .n_tokens = n_tokens};
     double n_bytes = (double)rows * (double)j.w.row_bytes;
     j.w.data = type == MAT_F32    ? (uint8_t *)bench_floats(n)
                : type == MAT_BF16 ? bench_bf16(n, 1)

@@ -45,27 +45,32 @@ typedef struct linear_ctx {
     uint32_t first_task[LINEAR_JOBS_MAX + 1];
 } linear_ctx;
 
-/* Where a task begins; no matrix where there is no such task. */
-static matrix_row_ref task_row(const linear_ctx *c, uint32_t i_task, uint32_t *i_job)
+static uint32_t job_of(const linear_ctx *c, uint32_t i_task)
 {
-    for (uint32_t j = 0; j < c->n_jobs; j++)
-        if (i_task < c->first_task[j + 1]) {
-            *i_job = j;
-            return (matrix_row_ref){c->jobs[j].w, (i_task - c->first_task[j]) * LINEAR_TASK_ROWS};
-        }
-    return (matrix_row_ref){0};
+    uint32_t j = 0;
+    while (j < c->n_jobs && i_task >= c->first_task[j + 1])
+        j++;
+    return j;
+}
+
+/* Where a task begins; no matrix where there is no such task. */
+static matrix_row_ref task_row(const linear_ctx *c, uint32_t i_task)
+{
+    const uint32_t j = job_of(c, i_task);
+    if (j == c->n_jobs) return (matrix_row_ref){0};
+    return (matrix_row_ref){c->jobs[j].w, (i_task - c->first_task[j]) * LINEAR_TASK_ROWS};
 }
 
 static void linear_range(void *p, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
 {
     const linear_ctx *c = p;
-    uint32_t j = 0, unused;
     while (first < end) {
-        const matrix_row_ref at = task_row(c, first, &j);
+        const uint32_t j = job_of(c, first);
+        const uint32_t begin = c->first_task[j], n_rows = c->jobs[j].w->rows;
         const uint32_t stop = end < c->first_task[j + 1] ? end : c->first_task[j + 1];
-        const uint32_t row1 = (stop - c->first_task[j]) * LINEAR_TASK_ROWS;
-        linear_span(c->ex, &c->jobs[j], at.row, row1 < at.w->rows ? row1 : at.w->rows,
-                    task_row(c, stop < end ? stop : next, &unused),
+        const uint32_t row1 = (stop - begin) * LINEAR_TASK_ROWS;
+        linear_span(c->ex, &c->jobs[j], (first - begin) * LINEAR_TASK_ROWS,
+                    row1 < n_rows ? row1 : n_rows, task_row(c, stop < end ? stop : next),
                     thread_scratch(c->ex, i_thread));
         first = stop;
     }

@@ -77,18 +77,26 @@ static void group_tokens(cpu_exec *ex, const layer_weights *lw)
     }
 }
 
-/* The group of a task, and the task's place in it; NULL: there is no such task. */
-static const moe_group *find_group(const moe_ctx *c, uint32_t i_task, uint32_t *at, uint32_t *n)
+/* The group of a task, the task's place in it and the group's tasks; n_groups: there is no such
+ * task. */
+static uint32_t group_of(const moe_ctx *c, uint32_t i_task, uint32_t *at, uint32_t *n)
 {
-    uint32_t i = 0;
-    *at = i_task;
     *n = c->shared_tasks;
-    if (i_task >= *n) {
-        i = 1 + (i_task - *n) / c->expert_tasks;
-        *at = (i_task - *n) % c->expert_tasks;
-        *n = c->expert_tasks;
-    }
-    return i < c->ex->n_groups ? &c->ex->groups[i] : NULL;
+    *at = i_task;
+    if (i_task < *n) return 0;
+    *n = c->expert_tasks;
+    *at = (i_task - c->shared_tasks) % *n;
+    return 1 + (i_task - c->shared_tasks) / *n;
+}
+
+/* Where a thread comes to next, in tasks of so many rows. */
+static matrix_row_ref next_row(const moe_ctx *c, uint32_t i_task, uint32_t task_rows, bool down)
+{
+    uint32_t at, n;
+    const uint32_t i = group_of(c, i_task, &at, &n);
+    if (i >= c->ex->n_groups) return (matrix_row_ref){0};
+    const moe_group *g = &c->ex->groups[i];
+    return (matrix_row_ref){down ? &g->down : &g->gate, at * task_rows};
 }
 
 /* gate and up for rows [row0, row1), activation, and its Q4 order. */
@@ -111,15 +119,14 @@ static void act_rows(const cpu_exec *ex, const moe_group *g, uint32_t row0, uint
 static void act_range(void *p, uint32_t first, uint32_t end, uint32_t next, uint32_t i_thread)
 {
     const moe_ctx *c = p;
-    uint32_t at, n, then_at, then_n;
+    uint32_t at, n;
     while (first < end) {
-        const moe_group *g = find_group(c, first, &at, &n);
+        const moe_group *g = &c->ex->groups[group_of(c, first, &at, &n)];
         const uint32_t few = g->n <= LINEAR_FEW ? n - at : 1; /* one stays in the cache */
         const uint32_t n_done = end - first < few ? end - first : few;
         first += n_done;
-        const moe_group *then = find_group(c, first < end ? first : next, &then_at, &then_n);
-        const matrix_row_ref then_row = {then == NULL ? NULL : &then->gate, then_at * ACT_ROWS};
-        act_rows(c->ex, g, at * ACT_ROWS, (at + n_done) * ACT_ROWS, then_row,
+        act_rows(c->ex, g, at * ACT_ROWS, (at + n_done) * ACT_ROWS,
+                 next_row(c, first < end ? first : next, ACT_ROWS, false),
                  thread_scratch(c->ex, i_thread));
     }
 }
@@ -128,19 +135,17 @@ static void down_range(void *p, uint32_t first, uint32_t end, uint32_t next, uin
 {
     const moe_ctx *c = p;
     const cpu_exec *ex = c->ex;
-    uint32_t at, n, then_at, then_n;
+    uint32_t at, n;
     while (first < end) {
-        const moe_group *g = find_group(c, first, &at, &n);
+        const moe_group *g = &ex->groups[group_of(c, first, &at, &n)];
         const uint32_t n_done = end - first < n - at ? end - first : n - at;
         const uint32_t row1 = (at + n_done) * LINEAR_TASK_ROWS;
-        first += n_done;
-        const moe_group *then = find_group(c, first < end ? first : next, &then_at, &then_n);
-        const matrix_row_ref then_row = {then == NULL ? NULL : &then->down,
-                                         then_at * LINEAR_TASK_ROWS};
         const linear_job down = {&g->down, rows_c(&ex->slot_gate) + g->first,
                                  rows_c(&ex->slot_act) + g->first, ex->slot_out.p + g->first, g->n};
-        linear_span(ex, &down, at * LINEAR_TASK_ROWS, row1 < down.w->rows ? row1 : down.w->rows,
-                    then_row, thread_scratch(ex, i_thread));
+        first += n_done;
+        linear_span(ex, &down, at * LINEAR_TASK_ROWS, row1 < g->down.rows ? row1 : g->down.rows,
+                    next_row(c, first < end ? first : next, LINEAR_TASK_ROWS, true),
+                    thread_scratch(ex, i_thread));
     }
 }
 
