@@ -10,18 +10,11 @@
  *        two vectors; those of 16 rows are transposed for the chain.
  * strip  more tokens: vec_int.inc.
  */
+#include "exec/cpu/ahead.h"
 #include "exec/cpu/registry.h"
 #include "exec/cpu/vec.h"
 
 #define LANES VLEN
-/* Codes are fetched to the second-level cache in blocks of FETCH_STREAMS * 4 KB, one block ahead, a
- * line of each of its pages in turn (a column): one page's lines come no faster than they are
- * wanted, least of all where pages are small. From there they are brought near NEAR bytes ahead.
- * Running past the end of the matrix is harmless. */
-#define FETCH_STREAMS 4u
-#define FETCH_PAGE    4096u
-#define FETCH_BLOCK   (FETCH_STREAMS * FETCH_PAGE)
-#define NEAR          2048u
 
 typedef __m512i vi;
 
@@ -152,32 +145,6 @@ static ATTR_INLINE __m512i pair_sums(const uint8_t *code, const uint8_t *x, uint
     return s;
 }
 
-/* The next column to fetch. A call fetches as many columns as it reads: its own rows beyond the
- * first block, then the first block of what its thread reads next. Rows that end within a block
- * leave as much of that one unfetched. */
-typedef struct ahead {
-    const uint8_t *at, *page_end;
-    const uint8_t *own_end, *next; /* where `next` takes over, NULL: nowhere */
-} ahead;
-
-static ATTR_INLINE void ahead_to(ahead *a, const uint8_t *at)
-{
-    a->at = at;
-    a->page_end = at + FETCH_PAGE;
-    if (a->next == NULL || at < a->own_end) return;
-    a->at = a->next;
-    a->page_end = a->next + FETCH_PAGE;
-    a->next = NULL;
-}
-
-static ATTR_INLINE void fetch_column(ahead *a)
-{
-    UNROLLED (i, FETCH_STREAMS)
-        PREFETCH_FAR(a->at + (size_t)i * FETCH_PAGE);
-    a->at += 64;
-    if (a->at == a->page_end) ahead_to(a, a->at + FETCH_BLOCK - FETCH_PAGE);
-}
-
 /* Sums of 16 pairs of groups, which lie together: of their first groups, of their second ones. */
 static ATTR_INLINE void run_sums(const uint8_t *code, ahead *a, const uint8_t *x, uint32_t n_planes,
                                  int32_t *first, int32_t *second)
@@ -188,7 +155,7 @@ static ATTR_INLINE void run_sums(const uint8_t *code, ahead *a, const uint8_t *x
         if (i < 3) fetch_column(a); /* the fourth: one_chain */
         UNROLLED (j, 4) {
             const uint32_t at = 4 * i + j;
-            PREFETCH(code + NEAR + at * 64);
+            PREFETCH(code + FETCH_NEAR + at * 64);
             s[j] = pair_sums(code + at * 64, x + at * n_planes * 128, n_planes);
         }
         q[i] = pairs(pairs(s[0], s[1]), pairs(s[2], s[3]));
@@ -264,26 +231,20 @@ static ATTR_INLINE uint32_t few_rows(uint32_t n_planes, const matrix *w, uint32_
 {
     one o[FEW_TOKENS];
     const uint32_t n_pairs = w->cols / GROUP / 2;
-    const uint8_t *const begin = w->data + row0 * w->row_bytes;
-    const matrix_row_ref n = w->next;
-    const uint8_t *const next = n.w == NULL ? NULL : n.w->data + n.row * n.w->row_bytes;
-    ahead a = {.own_end = w->data + row1 * w->row_bytes, .next = next};
+    ahead a = ahead_of(w, row0, row1);
     uint32_t row = row0;
-    ahead_to(&a, begin + FETCH_BLOCK);
     for (uint32_t t = 0; t < n_tokens; t++)
         o[t] = one_at(n_planes, n_pairs, x[t], t, scratch);
     for (; row + LANES <= row1; row += LANES) {
         const uint8_t *code = w->data + row * w->row_bytes;
         const int_rows r = rows_at(w, row, LANES);
-        const matrix_row_ref then =
-            row + LANES >= row1 && n.w != NULL ? n : (matrix_row_ref){w, row + LANES};
-        const size_t param = (size_t)then.row * (then.w->cols / GROUP) * 2;
+        const ahead_rows then = rows_after(w, row + LANES, row1);
         for (uint32_t t = 0; t < n_tokens; t++) {
             ahead again = {.at = code}; /* the second token fetches what is there already */
             ahead *const f = t == 0 ? &a : &again;
             for (uint32_t i = 0, p = 0; i < n_pairs; i++, p = (p + LANES) % n_pairs) {
-                PREFETCH(then.w->scales + param + (size_t)i * 64);
-                PREFETCH(then.w->biases + param + (size_t)i * 64);
+                PREFETCH(then.scales + (size_t)i * 64);
+                PREFETCH(then.biases + (size_t)i * 64);
                 run_sums(code + (size_t)i * LANES * 64, f,
                          o[t].arranged + (size_t)p * n_planes * 128, n_planes,
                          o[t].sum[0] + i * LANES, o[t].sum[1] + i * LANES);
