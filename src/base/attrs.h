@@ -11,8 +11,9 @@
 #define TYPE_OF(x)             __typeof__(x)
 #define LIKELY(x)              __builtin_expect(!!(x), 1)
 #define UNLIKELY(x)            __builtin_expect(!!(x), 0)
-#define PREFETCH(p)            __builtin_prefetch(p)             /* p may point anywhere */
-#define PREFETCH_FAR(p)        __builtin_prefetch((p), 0, 2)     /* not into the nearest cache */
+#define PREFETCH(p)            __builtin_prefetch(p)         /* p may point anywhere */
+#define PREFETCH_FAR(p)        __builtin_prefetch((p), 0, 2) /* not into the nearest cache */
+#define ATTR_NO_ASAN           __attribute__((no_sanitize_address))
 #define LOADS_STAY()           __asm__ volatile("" ::: "memory") /* none moves across */
 #if defined(__x86_64__)
 #define CPU_SUPPORTS(feature) __builtin_cpu_supports(feature) /* CPU and operating system */

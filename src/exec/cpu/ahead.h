@@ -6,7 +6,8 @@
  *          them near from there, FETCH_NEAR bytes ahead. A call fetches as many columns as it
  *          reads: its own rows beyond the first block, then the first block of what its thread
  *          reads next (matrix.next). Rows that end within a block leave as much of that one
- *          unfetched.
+ *          unfetched, and rows whose groups are no multiple of 8 leave their last ones, with
+ *          vectors of 256 bits.
  * Invariants: nothing is read: running past the end of a matrix is harmless.
  */
 #ifndef CALLA_EXEC_CPU_AHEAD_H
@@ -18,7 +19,6 @@
 #define FETCH_STREAMS 4u
 #define FETCH_PAGE    4096u
 #define FETCH_BLOCK   (FETCH_STREAMS * FETCH_PAGE)
-#define FETCH_COLUMN  (FETCH_STREAMS * 64u) /* bytes of codes for which one column is fetched */
 #define FETCH_NEAR    2048u
 
 typedef struct ahead {

@@ -13,16 +13,22 @@ typedef struct carver {
     uint64_t used;
 } carver;
 
+/* Two lines of the cache, which processors like to fetch together. */
+#define LINE_PAIR 128u
+
 static void *carve(carver *c, uint64_t n, uint64_t size)
 {
     void *p = c->base == NULL ? NULL : c->base + c->used;
-    c->used += (n * size + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+    c->used += (n * size + LINE_PAIR - 1) / LINE_PAIR * LINE_PAIR;
     return p;
 }
 
+/* Rows are an odd number of pairs of lines apart: by a power of two, as the widths are, the same
+ * column of all tokens would have to share a few sets of the caches. */
 static void carve_rows(carver *c, rows *r, uint64_t n, uint64_t n_floats)
 {
-    r->stride = (size_t)((n_floats + 15) / 16 * 16);
+    const uint64_t n_pairs = (n_floats * sizeof(float) + LINE_PAIR - 1) / LINE_PAIR;
+    r->stride = (size_t)(n_pairs | 1) * (LINE_PAIR / sizeof(float));
     r->base = carve(c, n * r->stride, sizeof(float));
     r->p = carve(c, n, sizeof(float *));
     if (c->base == NULL) return;
@@ -33,6 +39,12 @@ static void carve_rows(carver *c, rows *r, uint64_t n, uint64_t n_floats)
 static uint32_t max_u32(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+/* Floats that hold n values prepared for Q4. */
+static uint64_t prep_floats(const cpu_exec *ex, uint64_t n)
+{
+    return (n + MODEL_QUANT_GROUP - 1) / MODEL_QUANT_GROUP * ex->prep_bytes / sizeof(float);
 }
 
 static void scratch_layout(cpu_exec *ex, carver *c)
@@ -48,9 +60,9 @@ static void scratch_layout(cpu_exec *ex, carver *c)
     ex->rope_sin = carve(c, n * (MODEL_ROTARY_DIM / 2), sizeof(float));
     carve_rows(c, &ex->x, n, s->hidden);
     carve_rows(c, &ex->xn, n, s->hidden);
-    carve_rows(c, &ex->xp, n, s->hidden);
+    carve_rows(c, &ex->xp, n, prep_floats(ex, s->hidden));
     carve_rows(c, &ex->mix, n, mix);
-    carve_rows(c, &ex->mixp, n, mix);
+    carve_rows(c, &ex->mixp, n, prep_floats(ex, mix));
     carve_rows(c, &ex->qkv, n, shape_conv_channels(s));
     carve_rows(c, &ex->conv, n, shape_conv_channels(s));
     carve_rows(c, &ex->z, n, shape_gdn_v_width(s));
@@ -66,7 +78,7 @@ static void scratch_layout(cpu_exec *ex, carver *c)
     carve_rows(c, &ex->shared_logit, n, 1);
     carve_rows(c, &ex->slot_gate, slots, width);
     carve_rows(c, &ex->slot_up, slots, width);
-    carve_rows(c, &ex->slot_act, slots, width);
+    carve_rows(c, &ex->slot_act, slots, prep_floats(ex, width));
     carve_rows(c, &ex->slot_out, slots, s->hidden);
     ex->slot_x = carve(c, slots, sizeof *ex->slot_x);
     ex->slot_xp = carve(c, slots, sizeof *ex->slot_xp);
@@ -147,7 +159,7 @@ static calla_status choose_kernels(cpu_exec *ex, const char *variant, calla_erro
     return CALLA_OK;
 }
 
-/* Fills the fields that scratch_layout needs. */
+/* Fills the fields that scratch_layout needs, but for prep_bytes: choose_kernels. */
 static void settle(cpu_exec *ex, const model_shape *shape, const exec_options *o)
 {
     ex->shape = shape;
@@ -177,6 +189,7 @@ void exec_cpu_plan(const model_shape *shape, const exec_options *options, uint32
     cpu_exec ex = {0};
     carver c = {0};
     settle(&ex, shape, options);
+    if (choose_kernels(&ex, options->variant, NULL) != CALLA_OK) ex.prep_bytes = PREP_BYTES_F32;
     scratch_layout(&ex, &c);
     plan_seq(shape, ex.kv_type, n_ctx, plan);
     plan->scratch_bytes = c.used;
